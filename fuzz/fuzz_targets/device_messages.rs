@@ -6,11 +6,11 @@ use libfuzzer_sys::fuzz_target;
 
 /// Guesses keys by their places, as the pipeline does.
 #[derive(Default)]
-struct Guesses {
+struct KeyGuesses {
     written: Vec<Vec<u8>>,
 }
 
-impl<'a> MessageVisitor<'a> for Guesses {
+impl<'a> MessageVisitor<'a> for KeyGuesses {
     fn predict_key(&mut self, place: usize, rest: &[u8]) -> Option<(usize, KeySlot)> {
         let written = self.written.get(place)?;
         rest.starts_with(written)
@@ -44,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let arena = bumpalo::Bump::new();
-    let mut guesses = Guesses::default();
+    let mut guesses = KeyGuesses::default();
     let first = protocol::decode_message(&route, payload, &arena, &mut guesses);
     let again = protocol::decode_message(&route, payload, &arena, &mut guesses);
     assert_eq!(first, again, "remembered keys do not change the result");

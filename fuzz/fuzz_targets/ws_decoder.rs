@@ -13,7 +13,7 @@ use ws::{
 const MAX_INFLATED_BYTES: usize = 1 << 16;
 
 #[derive(Debug, PartialEq)]
-enum Seen {
+enum DecodedEvent {
     Message {
         is_binary: bool,
         payload: Vec<u8>,
@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
 
 /// What has arrived of a message.
 #[derive(Default)]
-struct Partial {
+struct PartialMessage {
     payload: Vec<u8>,
     inflater: Inflater,
     /// Bytes decompressed at a time.
@@ -56,7 +56,7 @@ struct Partial {
     has_failed: bool,
 }
 
-impl Partial {
+impl PartialMessage {
     /// Appends a piece of a compressed message. False: it is invalid or too long.
     fn inflate(&mut self, chunk: &[u8], is_end: bool) -> bool {
         let mut rest = chunk;
@@ -83,12 +83,12 @@ impl Partial {
 }
 
 /// Reads as a connection does: what is not consumed stays in front of the next piece.
-fn read(options: DecoderOptions, bytes: &[u8], piece: usize, room: usize) -> Vec<Seen> {
+fn read(options: DecoderOptions, bytes: &[u8], piece: usize, room: usize) -> Vec<DecodedEvent> {
     let mut decoder = Decoder::new(options);
     let mut buffer = Vec::new();
-    let mut message = Partial {
+    let mut message = PartialMessage {
         room,
-        ..Partial::default()
+        ..PartialMessage::default()
     };
     let mut seen = Vec::new();
     for piece in bytes.chunks(piece.max(1)) {
@@ -99,7 +99,7 @@ fn read(options: DecoderOptions, bytes: &[u8], piece: usize, room: usize) -> Vec
         assert!(buffer.len() <= MAX_UNCONSUMED_BYTES);
     }
     if !decoder.is_closed() && !message.has_failed && !message.payload.is_empty() {
-        seen.push(Seen::Open(message.payload));
+        seen.push(DecodedEvent::Open(message.payload));
     }
     seen
 }
@@ -109,8 +109,8 @@ fn take_event(
     decoder: &mut Decoder,
     buffer: &mut [u8],
     at: &mut usize,
-    message: &mut Partial,
-    seen: &mut Vec<Seen>,
+    message: &mut PartialMessage,
+    seen: &mut Vec<DecodedEvent>,
 ) -> bool {
     if message.has_failed {
         *at = buffer.len();
@@ -128,7 +128,7 @@ fn take_event(
                     | close_codes::MESSAGE_TOO_BIG
             ));
             assert!(decoder.is_closed());
-            seen.push(Seen::Error(error.code));
+            seen.push(DecodedEvent::Error(error.code));
             *at = buffer.len();
             return false;
         }
@@ -147,7 +147,7 @@ fn take_event(
                 message.payload.extend_from_slice(chunk);
             } else if !message.inflate(chunk, is_end_of_message) {
                 message.has_failed = true;
-                seen.push(Seen::Error(close_codes::INVALID_PAYLOAD));
+                seen.push(DecodedEvent::Error(close_codes::INVALID_PAYLOAD));
                 return false;
             }
             if is_end_of_message {
@@ -155,17 +155,17 @@ fn take_event(
                 if !is_binary && !is_compressed {
                     assert!(std::str::from_utf8(&payload).is_ok());
                 }
-                seen.push(Seen::Message { is_binary, payload });
+                seen.push(DecodedEvent::Message { is_binary, payload });
             }
         }
         Some(DecoderEvent::Ping(payload)) => {
             assert!(payload.len() <= 125);
-            seen.push(Seen::Ping(payload.to_vec()));
+            seen.push(DecodedEvent::Ping(payload.to_vec()));
         }
-        Some(DecoderEvent::Pong(payload)) => seen.push(Seen::Pong(payload.to_vec())),
+        Some(DecoderEvent::Pong(payload)) => seen.push(DecodedEvent::Pong(payload.to_vec())),
         Some(DecoderEvent::Close { code, reason }) => {
             assert!(decoder.is_closed());
-            seen.push(Seen::Close(code, reason.to_owned()));
+            seen.push(DecodedEvent::Close(code, reason.to_owned()));
         }
     }
     assert!(step.consumed > 0, "an event takes bytes");

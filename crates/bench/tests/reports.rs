@@ -16,9 +16,9 @@ struct Program {
 const FAKE_PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_program/program.sh");
 
 /// A folder of a test, removed at its end.
-struct Folder(PathBuf);
+struct TestFolder(PathBuf);
 
-impl Folder {
+impl TestFolder {
     fn new(test: &str) -> Self {
         let name = format!("report-{test}-{}", std::process::id());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -45,7 +45,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -61,7 +61,7 @@ fn line<'a>(page: &'a str, start: &str) -> &'a str {
 
 #[test]
 fn rows_are_met_missed_or_failed_and_none_ends_the_run() {
-    let folder = Folder::new("rows");
+    let folder = TestFolder::new("rows");
     let rows =
         "--row fanout --row connections-10 --row rate-500 --row summary-connections --row long";
     let is_success = folder.report(&format!("--program {FAKE_PROGRAM} {rows}"));
@@ -106,11 +106,11 @@ fn rows_are_met_missed_or_failed_and_none_ends_the_run() {
 
 #[test]
 fn pages_are_generated_again_without_measuring() {
-    let folder = Folder::new("from");
+    let folder = TestFolder::new("from");
     let row = format!("--program {FAKE_PROGRAM} --row rate-500");
     assert_eq!(folder.report(&row), Ok(true));
     let page = folder.file("004.md");
-    let copy = Folder::new("from-copy");
+    let copy = TestFolder::new("from-copy");
     let results = folder.0.join("004.json");
     for from in [&results, &folder.0] {
         let options = format!("--from {} --program /none/such", from.display());
@@ -124,7 +124,7 @@ fn pages_are_generated_again_without_measuring() {
 
 #[test]
 fn an_interrupted_run_continues() {
-    let folder = Folder::new("resume");
+    let folder = TestFolder::new("resume");
     let first = format!("--program {FAKE_PROGRAM} --row rate-100 --row rate-300");
     assert_eq!(folder.report(&first), Ok(true));
     let mut results = folder.results();
@@ -154,7 +154,7 @@ fn an_interrupted_run_continues() {
 
 #[test]
 fn wrong_arguments_are_explained() {
-    let folder = Folder::new("arguments");
+    let folder = TestFolder::new("arguments");
     let error = folder.report("--row nothing").err();
     assert!(error.is_some_and(|error| error.contains("--list")));
     let error = folder.report("--row fanout --resume").err();

@@ -19,12 +19,12 @@ struct Program {
     bench: bench::BenchArgs,
 }
 
-struct Outcome {
+struct ScenarioResult {
     succeeded: bool,
     json: Value,
 }
 
-impl Outcome {
+impl ScenarioResult {
     fn metric(&self, name: &str) -> f64 {
         self.json["brokers"][0]["measures"][name]
             .as_f64()
@@ -41,7 +41,7 @@ fn temporary(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file)
 }
 
-fn run(line: &str) -> anyhow::Result<Outcome> {
+fn run(line: &str) -> anyhow::Result<ScenarioResult> {
     let file = temporary("result.json");
     let protocol = if line.starts_with("offline") {
         ""
@@ -52,7 +52,7 @@ fn run(line: &str) -> anyhow::Result<Outcome> {
     let code = bench::run(Program::parse_from(line.split_whitespace()).bench)?;
     let json = serde_json::from_slice(&std::fs::read(&file)?)?;
     std::fs::remove_file(&file)?;
-    Ok(Outcome {
+    Ok(ScenarioResult {
         succeeded: format!("{code:?}") == format!("{:?}", ExitCode::SUCCESS),
         json,
     })
@@ -62,7 +62,7 @@ fn broker(faults: Faults) -> FakeBroker {
     FakeBroker::start(faults, Transport::Tcp)
 }
 
-fn assert_flawless(outcome: &Outcome) {
+fn assert_flawless(outcome: &ScenarioResult) {
     assert!(outcome.succeeded, "{}", outcome.json);
     for fault in [
         "lost",

@@ -167,12 +167,12 @@ mod tests {
 
     /// Records rows; has room for a limited number of rows at a time.
     #[derive(Default)]
-    struct Sink {
+    struct RecordingSink {
         rows: Mutex<Vec<String>>,
         looks_until_room: Mutex<u32>,
     }
 
-    impl SinkPort for Sink {
+    impl SinkPort for RecordingSink {
         fn find_sink(&self, name: &str) -> Option<SinkId> {
             (name == "db").then_some(SinkId(1))
         }
@@ -196,7 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_rule_receives_bridge_messages_and_their_source_waits_for_a_full_sink() {
-        let sink = Arc::new(Sink::default());
+        let sink = Arc::new(RecordingSink::default());
         let engine = Engine::new(RuleEngineSettings::default(), 2);
         engine.set_sink_port(sink.clone());
         let rule = |sql: &str| json!({"sql": sql, "actions": [{"kind": "sink", "sink": "db"}]});

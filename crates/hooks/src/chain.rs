@@ -329,14 +329,14 @@ mod tests {
     use mqtt::{QoS, ReasonCode, Version};
 
     /// Wants some points, always gives the same answers, and counts its calls.
-    struct Fixed {
+    struct FixedHooks {
         interest: Interest,
         authorization: Authorization,
         denies: bool,
         calls: Arc<std::sync::atomic::AtomicU32>,
     }
 
-    impl Hooks for Fixed {
+    impl Hooks for FixedHooks {
         fn interest(&self) -> Interest {
             self.interest
         }
@@ -363,7 +363,7 @@ mod tests {
 
     struct Make<F>(F);
 
-    impl<F: Fn() -> Fixed + Send + Sync> HooksFactory for Make<F> {
+    impl<F: Fn() -> FixedHooks + Send + Sync> HooksFactory for Make<F> {
         fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
             Box::new((self.0)())
         }
@@ -374,7 +374,7 @@ mod tests {
         let calls = Arc::<std::sync::atomic::AtomicU32>::default();
         let link = |interest, authorization, denies| {
             let calls = calls.clone();
-            Arc::new(Make(move || Fixed {
+            Arc::new(Make(move || FixedHooks {
                 interest,
                 authorization,
                 denies,
@@ -433,7 +433,7 @@ mod tests {
         let calls = Arc::<std::sync::atomic::AtomicU32>::default();
         let link = |interest| {
             let calls = calls.clone();
-            Arc::new(Make(move || Fixed {
+            Arc::new(Make(move || FixedHooks {
                 interest,
                 authorization: Authorization::Allow,
                 denies: false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use link::config::LinkConfig;
 use link::error_code::ErrorCode;
-use link::net::{ConnectOptions, Decision, Link, LinkError, LinkListener, connect};
+use link::net::{ConnectOptions, Link, LinkDecision, LinkError, LinkListener, connect};
 use link::priority::Priority;
 use link::wire::handshake::LinkId;
 use tokio::net::{TcpListener, TcpStream};
@@ -38,7 +38,7 @@ async fn serve(address: &str) -> Result<()> {
         let listener = listener.clone();
         tokio::spawn(async move {
             // Credentials are not examined here.
-            let decide = |_: &_| Decision::Accept {
+            let decide = |_: &_| LinkDecision::Accept {
                 principal: String::new(),
             };
             println!("{peer}: {:?}", listener.serve(carrier, decide).await);

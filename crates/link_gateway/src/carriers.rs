@@ -7,7 +7,7 @@ use std::time::Duration;
 use broker::{GatewayConnection, GatewayListener, GatewaySocket};
 use hooks::PeerAddress;
 use link::error_code::{ErrorCode, ProtocolError};
-use link::net::{CarrierError, Decision, LinkListener, PendingLink};
+use link::net::{CarrierError, LinkDecision, LinkListener, PendingLink};
 use link::wire::handshake::{Credentials, Hello};
 use link_carriers::{AcceptedCarrier, BoxedCarrier, CarrierListener, PendingCarrier};
 use tokio::sync::oneshot;
@@ -146,7 +146,7 @@ impl LinkCarriers {
             }
             Err(LoginError { code, text }) => {
                 LinkMetrics::count(&metrics.carriers_rejected);
-                let rejection = Decision::Reject { code, text };
+                let rejection = LinkDecision::Reject { code, text };
                 self.links.admit(hello, rejection).await.map(drop)
             }
         };
@@ -169,7 +169,7 @@ impl LinkCarriers {
         let principal = identity.principal(username(hello.hello()));
         let admitted = self
             .links
-            .admit(hello, Decision::Accept { principal })
+            .admit(hello, LinkDecision::Accept { principal })
             .await;
         let admitted = match admitted {
             Ok(admitted) => admitted,

@@ -19,7 +19,7 @@ const PAYLOAD: [u8; 64] = [b'x'; 64];
 fn main() {
     // Cargo passes `--bench`.
     let pick = std::env::args().skip(1).find(|arg| !arg.starts_with("--"));
-    let bench = Bench {
+    let bench = CodecBenchmark {
         pick: pick.unwrap_or_default(),
     };
     println!(
@@ -66,11 +66,11 @@ fn properties() -> PropertiesBuf {
     properties
 }
 
-struct Bench {
+struct CodecBenchmark {
     pick: String,
 }
 
-impl Bench {
+impl CodecBenchmark {
     /// PUBLISH has its own fast path, which bypasses [`Packet::decode`].
     fn publish(&self, name: &str, version: Version, qos: QoS, properties: Properties<'_>) {
         let publish = Publish {

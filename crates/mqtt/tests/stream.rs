@@ -8,7 +8,7 @@ use mqtt::{Direction, Packet, Version};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use strategies::{Sample, sample, sample_of};
+use strategies::{SamplePacket, sample, sample_of};
 
 const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromServer];
 
@@ -32,7 +32,7 @@ fn read_in_chunks(bytes: &[u8], cuts: &[usize]) -> Result<Vec<Vec<u8>>, mqtt::Er
 }
 
 /// The packets of one direction of a connection.
-fn conversation() -> impl Strategy<Value = Vec<Sample>> {
+fn conversation() -> impl Strategy<Value = Vec<SamplePacket>> {
     sample().prop_flat_map(|first| vec(sample_of(first.version, first.direction), 1..=8))
 }
 
@@ -44,7 +44,7 @@ proptest! {
         samples in conversation(),
         cuts in vec(any::<Index>(), 0..=20),
     ) {
-        let packets: Vec<Vec<u8>> = samples.iter().map(Sample::encode).collect();
+        let packets: Vec<Vec<u8>> = samples.iter().map(SamplePacket::encode).collect();
         let bytes = packets.concat();
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.sort_unstable();

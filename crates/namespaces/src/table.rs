@@ -38,8 +38,8 @@ impl NamespaceLimits {
     }
 }
 
-type Table = HashMap<Box<str>, Arc<NamespaceLimits>, RandomState>;
-type Observer = Box<dyn Fn(&str) + Send + Sync>;
+type NamespaceTable = HashMap<Box<str>, Arc<NamespaceLimits>, RandomState>;
+type NamespaceObserver = Box<dyn Fn(&str) + Send + Sync>;
 
 /// A weak reference to [`Namespaces`], for their observers.
 #[derive(Clone)]
@@ -61,14 +61,14 @@ pub struct Namespaces {
 }
 
 struct NamespacesInner {
-    current: ArcSwap<Table>,
+    current: ArcSwap<NamespaceTable>,
     /// Outlives changes of a namespace; that of a deleted one is kept for a new one with its id.
     usages: Mutex<HashMap<Box<str>, Arc<NamespaceUsage>, RandomState>>,
     /// Serialises changes of the table.
     changing: Mutex<()>,
     /// Namespaces that the configuration declares; a stored namespace with the same id is ignored.
-    declared: Table,
-    observers: RwLock<Vec<Observer>>,
+    declared: NamespaceTable,
+    observers: RwLock<Vec<NamespaceObserver>>,
 }
 
 impl Namespaces {
@@ -156,7 +156,7 @@ impl Namespaces {
 
 impl NamespacesInner {
     fn load(&self, objects: &Objects) -> Result<(), StoreError> {
-        let mut table = Table::default();
+        let mut table = NamespaceTable::default();
         table.insert(DEFAULT.into(), Arc::new(implicit_default()));
         objects.for_each(KIND, |object| {
             if let Some(limits) = read(&object.id, &object.value) {
@@ -179,7 +179,7 @@ impl NamespacesInner {
         }
         {
             let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut table = Table::clone(&self.current.load());
+            let mut table = NamespaceTable::clone(&self.current.load());
             match written {
                 None if id == DEFAULT => {
                     drop(table.insert(id.into(), Arc::new(implicit_default())))

@@ -47,13 +47,13 @@ impl StoreObserver for TestObserver {
 }
 
 /// A store with its queues in a server.
-struct Node {
+struct OfflineStore {
     store: Store,
     observer: Arc<TestObserver>,
     last: u64,
 }
 
-impl Node {
+impl OfflineStore {
     fn open(
         dir: &std::path::Path,
         kind: QueueBackendKind,
@@ -152,7 +152,7 @@ fn written_entries_can_be_read() {
     each(|kind, server| {
         let dir = tempfile::tempdir().unwrap();
         let options = options(server.url());
-        let mut node = Node::started(dir.path(), kind, &options);
+        let mut node = OfflineStore::started(dir.path(), kind, &options);
         let large = vec![b'x'; 100_000];
         node.submit(|batch| {
             batch.begin_message(&[b"sha", b"red\0'\\\xff"]);
@@ -177,7 +177,7 @@ fn written_entries_can_be_read() {
             batch.remove_received_id(1, 77);
         });
         node.wait();
-        let check = |node: &Node| {
+        let check = |node: &OfflineStore| {
             let all = node.all(1);
             let expected: Vec<u64> = (10..=12).chain(21..=40).collect();
             let seqs: Vec<u64> = all.iter().map(|entry| entry.seq).collect();
@@ -196,7 +196,7 @@ fn written_entries_can_be_read() {
         node.store.close();
         drop(node);
 
-        let mut node = Node::open(dir.path(), kind, &options).unwrap();
+        let mut node = OfflineStore::open(dir.path(), kind, &options).unwrap();
         let summary = node.store.queue(1).unwrap();
         assert_eq!(
             (summary.messages, summary.first_seq, summary.last_seq),
@@ -220,7 +220,9 @@ fn written_entries_can_be_read() {
         drop(node);
 
         let other = tempfile::tempdir().unwrap();
-        let rejected = Node::open(other.path(), kind, &options).err().unwrap();
+        let rejected = OfflineStore::open(other.path(), kind, &options)
+            .err()
+            .unwrap();
         assert!(rejected.contains("belong to another node"), "{rejected}");
         let (_, rejected) = (dir.path(), Store::open(dir.path(), StoreConfig::default()));
         let rejected = rejected.err().unwrap().to_string();
@@ -235,7 +237,7 @@ fn write_during_failure(
     failure: impl FnOnce() + Send,
 ) {
     let dir = tempfile::tempdir().unwrap();
-    let mut node = Node::started(dir.path(), kind, options);
+    let mut node = OfflineStore::started(dir.path(), kind, options);
     let mut expected: HashMap<u64, Vec<u64>> = HashMap::new();
     std::thread::scope(|scope| {
         let failure = scope.spawn(failure);
@@ -314,7 +316,7 @@ fn cut_and_stalled_connections_lose_and_double_nothing() {
 fn new_messages_are_rejected_while_too_much_waits() {
     each(|kind, server| {
         let dir = tempfile::tempdir().unwrap();
-        let mut node = Node::started(dir.path(), kind, &options(server.url()));
+        let mut node = OfflineStore::started(dir.path(), kind, &options(server.url()));
         node.submit(|batch| batch.put(StateKind::Retained, b"a", b"b"));
         node.wait();
         server.kill();
@@ -350,7 +352,9 @@ fn start_errors_contain_no_password() {
         (QueueBackendKind::MySql, "mysql://geheim@127.0.0.1"),
     ] {
         let options = options(url.into());
-        let error = Node::open(dir.path(), kind, &options).err().unwrap();
+        let error = OfflineStore::open(dir.path(), kind, &options)
+            .err()
+            .unwrap();
         assert!(!error.contains("geheim"), "{error}");
         assert!(!format!("{options:?}").contains("geheim"));
     }
@@ -385,7 +389,7 @@ fn by_tls(
         ..options(format!("{scheme}://{user}:{password}@{address}/{path}"))
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut node = Node::open(dir.path(), kind, &options)?;
+    let mut node = OfflineStore::open(dir.path(), kind, &options)?;
     node.store.start(node.observer.clone()).unwrap();
     node.submit(|batch| {
         batch.begin_message(&[b"secret"]);

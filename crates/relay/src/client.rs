@@ -242,12 +242,12 @@ mod tests {
     use crate::statistics::StatisticsCounters;
 
     #[derive(Default)]
-    struct Platform {
+    struct RecordingPlatform {
         received: Mutex<Vec<String>>,
         is_full: std::sync::atomic::AtomicBool,
     }
 
-    impl RelayDevices for Platform {
+    impl RelayDevices for RecordingPlatform {
         fn submit(&self, connection: &Arc<DeviceConnection>, message: DeviceMessage) -> bool {
             if self.is_full.load(std::sync::atomic::Ordering::Relaxed) {
                 return false;
@@ -287,7 +287,7 @@ mod tests {
     }
 
     struct Setup {
-        platform: Arc<Platform>,
+        platform: Arc<RecordingPlatform>,
         endpoint: Arc<Endpoint>,
         sent: Arc<SentMessages>,
         client: EndpointClient,
@@ -300,7 +300,10 @@ mod tests {
             definition,
             StatisticsCounters::default(),
         ));
-        let (platform, sent) = (Arc::<Platform>::default(), Arc::<SentMessages>::default());
+        let (platform, sent) = (
+            Arc::<RecordingPlatform>::default(),
+            Arc::<SentMessages>::default(),
+        );
         let peer = (hooks::PeerAddress::Unix, 0);
         let connection = EndpointConnection::new(&endpoint, "c1", sent.clone(), peer);
         let events = ConnectionEvents::new(endpoint.clone(), connection, Arc::default());

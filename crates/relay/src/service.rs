@@ -559,9 +559,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Recorder(Mutex<Vec<RelayClose>>);
+    struct CloseRecorder(Mutex<Vec<RelayClose>>);
 
-    impl RelayConnection for Recorder {
+    impl RelayConnection for CloseRecorder {
         fn send_text(&self, _message: String) {}
 
         fn close(&self, close: RelayClose) {
@@ -580,9 +580,9 @@ mod tests {
         target: &str,
         origin: Option<&str>,
         subprotocols: &[&str],
-    ) -> Result<(RelayAdmission, Arc<Recorder>), RelayClose> {
+    ) -> Result<(RelayAdmission, Arc<CloseRecorder>), RelayClose> {
         let offered: Vec<String> = subprotocols.iter().map(|&text| text.into()).collect();
-        let handle = Arc::new(Recorder::default());
+        let handle = Arc::new(CloseRecorder::default());
         let request = RelayRequest {
             target,
             origin,

@@ -20,7 +20,7 @@ pub(crate) const YEARS: std::ops::RangeInclusive<i64> = 0..=9999;
 
 /// A calendar date and a time of day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Civil {
+pub(crate) struct CivilTime {
     pub(crate) year: i64,
     pub(crate) month: i64,
     pub(crate) day: i64,
@@ -30,7 +30,7 @@ pub(crate) struct Civil {
 }
 
 /// Formats as `2015-03-05T23:51:47`.
-impl fmt::Display for Civil {
+impl fmt::Display for CivilTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             year,
@@ -47,13 +47,13 @@ impl fmt::Display for Civil {
     }
 }
 
-impl Civil {
+impl CivilTime {
     /// Converts from seconds since 1970 on a local clock.
-    pub(crate) fn from_local_s(local_s: i64) -> Civil {
+    pub(crate) fn from_local_s(local_s: i64) -> CivilTime {
         let within = Timestamp::from_second(local_s.rem_euclid(CYCLE_S));
         let within = within.expect("the 400 years from 1970 are in jiff's range");
         let at = Offset::UTC.to_datetime(within);
-        Civil {
+        CivilTime {
             year: i64::from(at.year()) + local_s.div_euclid(CYCLE_S) * CYCLE_YEARS,
             month: at.month().into(),
             day: at.day().into(),
@@ -117,7 +117,7 @@ pub(crate) fn days_in_month(year: i64, month: i64) -> i64 {
 /// The month that contains a day, given as days since 1970-01-01. Months are counted from January of year 0,
 /// so that a year begins at multiples of 12.
 pub(crate) fn month_of(day_number: i64) -> i64 {
-    let first = Civil::from_local_s(day_number.saturating_mul(DAY_S));
+    let first = CivilTime::from_local_s(day_number.saturating_mul(DAY_S));
     first.year * 12 + first.month - 1
 }
 
@@ -139,7 +139,7 @@ mod tests {
         let first = month_start(12 * -400);
         let mut expected = (-400, 1, 1);
         for day in first..month_start(12 * 3000) {
-            let civil = Civil::from_local_s(day * DAY_S + 86_399);
+            let civil = CivilTime::from_local_s(day * DAY_S + 86_399);
             assert_eq!((civil.year, civil.month, civil.day), expected);
             assert_eq!((civil.hour, civil.minute, civil.second), (23, 59, 59));
             let local_s = YEARS.contains(&civil.year).then_some(day * DAY_S + 86_399);
@@ -158,12 +158,12 @@ mod tests {
 
     #[test]
     fn seconds_of_any_size_have_a_date() {
-        let last = Civil::from_local_s(253_402_300_799);
+        let last = CivilTime::from_local_s(253_402_300_799);
         assert_eq!(last.to_string(), "9999-12-31T23:59:59");
         assert_eq!(last.to_local_s(), Some(253_402_300_799));
-        assert_eq!(Civil::from_local_s(253_402_300_800).year, 10_000);
+        assert_eq!(CivilTime::from_local_s(253_402_300_800).year, 10_000);
         for local_s in [i64::MIN, i64::MAX] {
-            let civil = Civil::from_local_s(local_s);
+            let civil = CivilTime::from_local_s(local_s);
             assert!(!YEARS.contains(&civil.year) && civil.to_local_s().is_none());
             assert!((1..=7).contains(&civil.weekday()), "{civil:?}");
             let month = month_of(local_s / DAY_S);
@@ -180,7 +180,7 @@ mod tests {
             (2024, 12, 30, 1, 1),
             (2026, 1, 1, 1, 4),
         ] {
-            let civil = Civil {
+            let civil = CivilTime {
                 year,
                 month,
                 day,
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn invalid_dates_are_rejected() {
-        let civil = Civil {
+        let civil = CivilTime {
             year: 2023,
             month: 2,
             day: 29,
@@ -207,14 +207,14 @@ mod tests {
             second: 0,
         };
         assert_eq!(civil.to_local_s(), None);
-        let civil = Civil {
+        let civil = CivilTime {
             year: 2024,
             hour: 24,
             ..civil
         };
         assert_eq!(civil.to_local_s(), None);
         assert_eq!(
-            Civil { hour: 23, ..civil }.to_local_s(),
+            CivilTime { hour: 23, ..civil }.to_local_s(),
             Some(1_709_247_600)
         );
     }

@@ -1,7 +1,7 @@
 //! Compiles a statement into a rule.
 
 use crate::compile_options::CompileOptions;
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::function_context::Dialect;
 use crate::plan::aliases::Alias;
 use crate::plan::builder::PlanBuilder;
@@ -324,7 +324,7 @@ fn compile_windowed<'s>(
 /// Resolves an alias in GROUP BY to its expression in SELECT, unless a field has this name.
 fn resolve_group_key<'s>(resolver: &Resolver<'s>, key: &'s Expr) -> &'s Expr {
     match &key.node {
-        ExprNode::Name(name) if Field::find(name).is_none() => {
+        ExprNode::Name(name) if EventField::find(name).is_none() => {
             resolver.find_select_alias(name).unwrap_or(key)
         }
         _ => key,

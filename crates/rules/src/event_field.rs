@@ -11,7 +11,7 @@ use crate::value::{Arena, Value};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Field {
+pub(crate) enum EventField {
     Protocol,
     Id,
     Timestamp,
@@ -60,10 +60,10 @@ pub(crate) enum Field {
     Absent,
 }
 
-use Field as F;
+use EventField as F;
 
 /// Every spelling of every field. The first one is FluxMQ's if it exists.
-const FIELD_NAMES: &[(&str, Field)] = &[
+const FIELD_NAMES: &[(&str, EventField)] = &[
     ("protocol", F::Protocol),
     ("id", F::Id),
     ("timestamp", F::Timestamp),
@@ -141,7 +141,7 @@ const FIELD_NAMES: &[(&str, Field)] = &[
 /// Other spellings of an event's field: `payload` for `msg`, `clientid` for `clientId`. Empty if no field has
 /// this name.
 pub fn spellings(name: &str) -> impl Iterator<Item = &'static str> {
-    let field = Field::find(name).filter(|field| *field != F::Absent);
+    let field = EventField::find(name).filter(|field| *field != F::Absent);
     FIELD_NAMES
         .iter()
         .filter(move |(other, of)| Some(*of) == field && *other != name)
@@ -149,14 +149,14 @@ pub fn spellings(name: &str) -> impl Iterator<Item = &'static str> {
 }
 
 /// Every spelling of every field, in the order of the table.
-pub(crate) fn field_names() -> impl Iterator<Item = (&'static str, Field)> {
+pub(crate) fn field_names() -> impl Iterator<Item = (&'static str, EventField)> {
     FIELD_NAMES.iter().copied()
 }
 
 /// The column names and fields of `SELECT *` for an event, in order.
-type EventColumns = &'static [(&'static str, Field)];
+type EventColumns = &'static [(&'static str, EventField)];
 
-impl Field {
+impl EventField {
     pub(crate) fn find(name: &str) -> Option<Self> {
         FIELD_NAMES
             .iter()

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use crate::evaluation_error::EvaluationError;
 use crate::evaluation_resources::EvaluationResources;
 use crate::event::RuleEvent;
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::function_context::{Dialect, MessagePart, MessageSource};
 use crate::lazy_document::LazyDocument;
 use crate::value::{Arena, Value};
@@ -104,7 +104,7 @@ impl<'a> EventView<'a> {
         self.now_ms
     }
 
-    pub(crate) fn field(&self, field: Field) -> Value<'a> {
+    pub(crate) fn field(&self, field: EventField) -> Value<'a> {
         let mut value = Value::Undefined;
         self.read_into(field, &mut value);
         value
@@ -112,20 +112,20 @@ impl<'a> EventView<'a> {
 
     /// Writes a field to its destination. A field that needs formatting is formatted once.
     #[inline]
-    pub(crate) fn read_into(&self, field: Field, out: &mut Value<'a>) {
+    pub(crate) fn read_into(&self, field: EventField, out: &mut Value<'a>) {
         self.read_known_into(field, out);
     }
 
     /// Like `read_into` for a field known at compile time.
     #[inline(always)]
-    pub(crate) fn read_known_into(&self, field: Field, out: &mut Value<'a>) {
+    pub(crate) fn read_known_into(&self, field: EventField, out: &mut Value<'a>) {
         let kept = match field {
-            Field::Payload => {
+            EventField::Payload => {
                 *out = self.payload();
                 return;
             }
-            Field::Id => &self.id,
-            Field::ClientIp => &self.client_ip,
+            EventField::Id => &self.id,
+            EventField::ClientIp => &self.client_ip,
             field => return field.read_known_into(self.event, self.arena, out),
         };
         *out = match kept.get() {
@@ -234,14 +234,14 @@ impl<'a> EventView<'a> {
 impl<'a> MessageSource<'a> for EventView<'a> {
     fn message_part(&self, message_part: MessagePart, _arena: &'a Arena) -> Value<'a> {
         self.field(match message_part {
-            MessagePart::Topic => Field::Topic,
-            MessagePart::Payload => Field::Payload,
-            MessagePart::Qos => Field::Qos,
-            MessagePart::Flags => Field::Flags,
-            MessagePart::ClientId => Field::ClientId,
-            MessagePart::Username => Field::Username,
-            MessagePart::PeerHost => Field::ClientIp,
-            MessagePart::MessageId => Field::Id,
+            MessagePart::Topic => EventField::Topic,
+            MessagePart::Payload => EventField::Payload,
+            MessagePart::Qos => EventField::Qos,
+            MessagePart::Flags => EventField::Flags,
+            MessagePart::ClientId => EventField::ClientId,
+            MessagePart::Username => EventField::Username,
+            MessagePart::PeerHost => EventField::ClientIp,
+            MessagePart::MessageId => EventField::Id,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The names of the language with a description each, for editors: fields of events, sources, windows and aggregates.
 //! Functions are described in their tables.
 
-use crate::event_field::{Field, field_names};
+use crate::event_field::{EventField, field_names};
 use crate::rule_source::{EventKind, event_names};
 use crate::window::AggregateKind;
 
@@ -17,7 +17,7 @@ pub struct LanguageName {
 /// The fields of events, in the order of the table of fields.
 #[must_use]
 pub fn fields() -> Vec<LanguageName> {
-    let mut described: Vec<(Field, LanguageName)> = Vec::new();
+    let mut described: Vec<(EventField, LanguageName)> = Vec::new();
     for (name, field) in field_names() {
         let Some(help) = field.help() else { continue };
         match described.iter_mut().find(|(known, _)| *known == field) {
@@ -90,7 +90,7 @@ fn language_name(name: &str, help: &'static str) -> LanguageName {
     }
 }
 
-impl Field {
+impl EventField {
     /// What the field contains; `None`: this broker has no values for it.
     fn help(self) -> Option<&'static str> {
         Some(match self {

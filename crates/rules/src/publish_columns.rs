@@ -1,7 +1,7 @@
 //! `SELECT *` of a published message, the most frequent query. Written out field by field to avoid lookups.
 
 use crate::eval::OutputColumns;
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::event_view::EventView;
 use crate::function_context::Dialect;
 use crate::rule_source::EventKind;
@@ -9,7 +9,7 @@ use crate::value::Value;
 
 macro_rules! record {
     ($view:ident, $dialect:ident { $($name:literal: $field:ident),* $(,)? }) => {
-        $view.arena.alloc_with(|| [$(($name, $view.known(Field::$field, $dialect))),*])
+        $view.arena.alloc_with(|| [$(($name, $view.known(EventField::$field, $dialect))),*])
     };
 }
 
@@ -34,8 +34,8 @@ impl<'a> EventView<'a> {
     }
 
     #[inline(always)]
-    fn known(&self, field: Field, dialect: Dialect) -> Value<'a> {
-        if field == Field::Payload {
+    fn known(&self, field: EventField, dialect: Dialect) -> Value<'a> {
+        if field == EventField::Payload {
             return self.payload_column(dialect);
         }
         let mut value = Value::Undefined;
@@ -72,7 +72,7 @@ mod tests {
                 for (&(name, value), &(expected, field)) in record.iter().zip(columns) {
                     assert_eq!(name, expected);
                     let expected = match field {
-                        Field::Payload => view.payload_column(dialect),
+                        EventField::Payload => view.payload_column(dialect),
                         field => view.field(field),
                     };
                     assert!(value.is_not_distinct(&expected), "{name}");

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::civil;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use crate::calendar::{Civil, DAY_S};
+use crate::calendar::{CivilTime, DAY_S};
 
 /// Never the system's database, even if another crate enables that feature of jiff.
 static BUNDLED: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
@@ -87,7 +87,7 @@ impl Zone {
 }
 
 fn named_to_unix_s(zone: &TimeZone, local_s: i64) -> Option<i64> {
-    let local = Civil::from_local_s(local_s);
+    let local = CivilTime::from_local_s(local_s);
     let local = civil::DateTime::new(
         i16::try_from(local.year).ok()?,
         local.month as i8,

@@ -71,11 +71,11 @@ fn device(at: u32) -> DeviceNo {
     of_part.nth(at as usize).expect("there are more")
 }
 
-type Contents = BTreeMap<(u32, i64), Vec<(String, StoredValue)>>;
+type SeriesContents = BTreeMap<(u32, i64), Vec<(String, StoredValue)>>;
 
 /// All rows with the names of their keys; `None` if a read reports damage.
-fn contents(series: &Series) -> Option<Contents> {
-    let mut contents = Contents::new();
+fn contents(series: &Series) -> Option<SeriesContents> {
+    let mut contents = SeriesContents::new();
     for at in 0..DEVICES {
         let each = &mut |row: series::SeriesRow<'_>| {
             let points = row.points.iter().map(|point| {

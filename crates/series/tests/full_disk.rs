@@ -16,15 +16,15 @@ use series::{
 };
 
 /// Unmounted when dropped.
-struct Mounted<'a>(&'a Path);
+struct MountedDirectory<'a>(&'a Path);
 
-impl Drop for Mounted<'_> {
+impl Drop for MountedDirectory<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.0).status();
     }
 }
 
-fn mount(dir: &Path) -> Option<Mounted<'_>> {
+fn mount(dir: &Path) -> Option<MountedDirectory<'_>> {
     let mut command = Command::new("mount");
     command
         .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
@@ -32,7 +32,7 @@ fn mount(dir: &Path) -> Option<Mounted<'_>> {
     let output = command.output();
     output
         .is_ok_and(|output| output.status.success())
-        .then_some(Mounted(dir))
+        .then_some(MountedDirectory(dir))
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {

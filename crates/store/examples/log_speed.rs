@@ -23,14 +23,14 @@ const TURN: u64 = 256;
 const RECORDS: u64 = 1_000_000;
 
 #[derive(Default)]
-struct Counting {
+struct CountingObserver {
     logged: AtomicU64,
     fetched: Mutex<u64>,
     pages: Mutex<Vec<QueuePage>>,
     called: Condvar,
 }
 
-impl StoreObserver for Counting {
+impl StoreObserver for CountingObserver {
     fn on_logged(&self, _shard: u16, batch: u64) {
         self.logged.store(batch, Ordering::Release);
     }
@@ -43,12 +43,12 @@ impl StoreObserver for Counting {
 }
 
 /// A phase: wall clock and processor time of the whole process.
-struct Phase {
+struct MeasuredPhase {
     started: Instant,
     cpu: Duration,
 }
 
-impl Phase {
+impl MeasuredPhase {
     fn begin() -> Self {
         Self {
             started: Instant::now(),
@@ -102,7 +102,7 @@ fn disk_bytes(dir: &Path) -> u64 {
 /// One shard: writes a batch per turn, and waits while too many batches are not logged.
 struct Shard<'a> {
     store: &'a Store,
-    owner: &'a Counting,
+    owner: &'a CountingObserver,
     number: u64,
 }
 
@@ -130,7 +130,7 @@ fn session_and_seq(nth: u64) -> (u64, u64) {
 }
 
 fn queue(shard: &mut Shard<'_>, messages: u64) {
-    let phase = Phase::begin();
+    let phase = MeasuredPhase::begin();
     for turn in 0..messages.div_ceil(TURN) {
         shard.turn(|batch| {
             for nth in turn * TURN..((turn + 1) * TURN).min(messages) {
@@ -147,7 +147,7 @@ fn queue(shard: &mut Shard<'_>, messages: u64) {
 /// Messages acknowledged one turn later.
 fn route(shard: &mut Shard<'_>, messages: u64) {
     let first_seq = 1 << 32;
-    let phase = Phase::begin();
+    let phase = MeasuredPhase::begin();
     for turn in 0..messages / TURN {
         shard.turn(|batch| {
             for nth in turn * TURN..(turn + 1) * TURN {
@@ -165,8 +165,8 @@ fn route(shard: &mut Shard<'_>, messages: u64) {
     phase.end("message, entry and done", messages);
 }
 
-fn fetch(store: &Store, owner: &Counting, messages: u64) {
-    let phase = Phase::begin();
+fn fetch(store: &Store, owner: &CountingObserver, messages: u64) {
+    let phase = MeasuredPhase::begin();
     let ask = |session, from_seq| {
         let fetch = QueueFetch {
             session,
@@ -206,7 +206,7 @@ fn fetch(store: &Store, owner: &Counting, messages: u64) {
 }
 
 fn records(shard: &mut Shard<'_>) {
-    let phase = Phase::begin();
+    let phase = MeasuredPhase::begin();
     for turn in 0..RECORDS / 100 {
         shard.turn(|batch| {
             for nth in turn * 100..(turn + 1) * 100 {
@@ -287,7 +287,7 @@ fn fjall_alone(dir: &Path, messages: u64) {
     };
     let mut last_sync = Instant::now();
     let mut in_turns = |what, each: &mut dyn FnMut(&mut fjall::OwnedWriteBatch, u64)| {
-        let phase = Phase::begin();
+        let phase = MeasuredPhase::begin();
         for turn in 0..messages / TURN {
             let mut batch = database.batch();
             (turn * TURN..(turn + 1) * TURN).for_each(|nth| each(&mut batch, nth));
@@ -323,9 +323,9 @@ fn main() {
         None => tempfile::tempdir().unwrap(),
     };
     let dir = temporary.path().join("store");
-    let run = |what: &dyn Fn(&Store, &Counting, &mut Shard<'_>)| {
+    let run = |what: &dyn Fn(&Store, &CountingObserver, &mut Shard<'_>)| {
         let (store, _) = Store::open(&dir, StoreConfig::default()).unwrap();
-        let owner = Arc::new(Counting::default());
+        let owner = Arc::new(CountingObserver::default());
         store
             .start(Arc::clone(&owner) as Arc<dyn StoreObserver>)
             .unwrap();

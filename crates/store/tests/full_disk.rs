@@ -9,26 +9,26 @@ use std::path::Path;
 use std::process::Command;
 
 use common::script::StoreModel;
-use common::{Bench, check_messages, check_opened, wait_until};
+use common::{StoreFixture, check_messages, check_opened, wait_until};
 use store::{Store, StoreConfig, StoreHealth};
 
 /// Unmounted when dropped.
-struct Mounted<'a>(&'a Path);
+struct MountedDirectory<'a>(&'a Path);
 
-impl Drop for Mounted<'_> {
+impl Drop for MountedDirectory<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.0).status();
     }
 }
 
-fn mount(dir: &Path) -> Option<Mounted<'_>> {
+fn mount(dir: &Path) -> Option<MountedDirectory<'_>> {
     let mut command = Command::new("mount");
     command
         .args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"])
         .arg(dir);
     let output = command.output();
     let is_mounted = output.is_ok_and(|output| output.status.success());
-    is_mounted.then_some(Mounted(dir))
+    is_mounted.then_some(MountedDirectory(dir))
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_full_disk_is_reported_and_recovers() {
         ..StoreConfig::default()
     };
     let store_dir = dir.path().join("store");
-    let mut bench = Bench::open(&store_dir, config.clone());
+    let mut bench = StoreFixture::open(&store_dir, config.clone());
     let mut model = StoreModel::default();
     for _ in 0..500 {
         bench.submit(|batch| model.step(1, batch));

@@ -7,7 +7,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Bench, small, wait_until};
+use common::{StoreFixture, small, wait_until};
 use store::{Fsync, StateKind, Store, StoreConfig, StoreHealth};
 
 fn seqs(stored: &[store::QueueEntry]) -> Vec<u64> {
@@ -18,7 +18,7 @@ fn seqs(stored: &[store::QueueEntry]) -> Vec<u64> {
 fn messages_are_fetched_as_they_were_queued() {
     for fsync in [Fsync::Always, Fsync::default(), Fsync::Never] {
         let dir = tempfile::tempdir().unwrap();
-        let mut bench = Bench::open(
+        let mut bench = StoreFixture::open(
             dir.path(),
             StoreConfig {
                 fsync,
@@ -47,7 +47,7 @@ fn messages_are_fetched_as_they_were_queued() {
 #[test]
 fn states_of_a_message_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let mut bench = Bench::open(dir.path(), small());
+    let mut bench = StoreFixture::open(dir.path(), small());
     bench.write(|batch| {
         for seq in 1..=5 {
             batch.begin_message(&[b"body", &[seq as u8]]);
@@ -74,7 +74,7 @@ fn states_of_a_message_survive_a_restart() {
         batch.put(StateKind::Retained, b"t", b"new");
         batch.delete(StateKind::Retained, b"u");
     });
-    let check = |bench: &Bench| {
+    let check = |bench: &StoreFixture| {
         let found = bench.fetch_all(9, 100);
         assert_eq!(seqs(&found), [1, 2, 4, 5]);
         let ids: Vec<u16> = found.iter().map(|stored| stored.packet_id).collect();
@@ -101,15 +101,15 @@ fn states_of_a_message_survive_a_restart() {
         })
         .unwrap();
     assert_eq!(retained, [(b"t".to_vec(), b"new".to_vec())]);
-    check(&Bench::start(store));
+    check(&StoreFixture::start(store));
 }
 
 #[test]
 fn pruning_leaves_what_is_put_at_the_same_time() {
     let dir = tempfile::tempdir().unwrap();
-    let mut bench = Bench::open(dir.path(), small());
+    let mut bench = StoreFixture::open(dir.path(), small());
     let keys: Vec<Vec<u8>> = (0..50_u8).map(|key| vec![key]).collect();
-    let read = |bench: &Bench| {
+    let read = |bench: &StoreFixture| {
         let mut found = Vec::new();
         let mut each = |key: &[u8], value: &[u8]| found.push((key.to_vec(), value.to_vec()));
         bench.store.scan(StateKind::Retained, &mut each).unwrap();
@@ -147,7 +147,7 @@ fn pruning_leaves_what_is_put_at_the_same_time() {
 #[test]
 fn segments_are_given_back_when_what_was_in_them_is_done() {
     let dir = tempfile::tempdir().unwrap();
-    let mut bench = Bench::open(dir.path(), small());
+    let mut bench = StoreFixture::open(dir.path(), small());
     // One session keeps its message in the very first segment; all other messages are removed again.
     bench.write(|batch| {
         batch.begin_message(&[b"old"]);
@@ -177,7 +177,7 @@ fn segments_are_given_back_when_what_was_in_them_is_done() {
     let (store, report) = Store::open(dir.path(), small()).unwrap();
     assert_eq!(report.queued_messages, 2);
     assert_eq!(store.queue(1).unwrap().received, [40]);
-    let bench = Bench::start(store);
+    let bench = StoreFixture::start(store);
     assert_eq!(bench.fetch_all(1, 10)[0].body, &b"old"[..]);
     let found = bench.fetch_all(2, 10);
     assert!(found[0].released && found[0].packet_id == 7);
@@ -186,7 +186,7 @@ fn segments_are_given_back_when_what_was_in_them_is_done() {
 #[test]
 fn compaction_leaves_less_than_twice_what_is_wanted() {
     let dir = tempfile::tempdir().unwrap();
-    let mut bench = Bench::open(dir.path(), small());
+    let mut bench = StoreFixture::open(dir.path(), small());
     for seq in 1..=10_000 {
         bench.submit(|batch| {
             batch.begin_message(&[&[7; 64]]);
@@ -212,7 +212,7 @@ fn compaction_leaves_less_than_twice_what_is_wanted() {
         .sum();
     assert!(bytes < 2 * 64 * 2500, "{bytes} bytes");
     drop((store, bench));
-    let bench = Bench::open(dir.path(), small());
+    let bench = StoreFixture::open(dir.path(), small());
     let expected: Vec<u64> = (1..=10_000).filter(|seq| seq % 100 == 20).collect();
     assert_eq!(seqs(&bench.fetch_all(20, 7)), expected);
     assert!(bench.fetch_all(21, 7).is_empty());
@@ -221,7 +221,7 @@ fn compaction_leaves_less_than_twice_what_is_wanted() {
 #[test]
 fn a_batch_larger_than_a_segment_has_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    let mut bench = Bench::open(dir.path(), small());
+    let mut bench = StoreFixture::open(dir.path(), small());
     let large = vec![3; 300 << 10];
     for seq in 1..=3 {
         bench.write(|batch| {
@@ -234,7 +234,7 @@ fn a_batch_larger_than_a_segment_has_its_own() {
         });
     }
     drop(bench);
-    let bench = Bench::open(dir.path(), small());
+    let bench = StoreFixture::open(dir.path(), small());
     let found = bench.fetch_all(1, 100);
     assert_eq!(seqs(&found), [2, 3, 4, 5, 6, 7]);
     assert!(found[4].body == large);
@@ -247,7 +247,7 @@ fn a_log_at_its_bound_is_full_until_messages_are_done() {
         max_log_bytes: 1 << 20,
         ..small()
     };
-    let mut bench = Bench::open(dir.path(), config);
+    let mut bench = StoreFixture::open(dir.path(), config);
     let mut seq = 0;
     wait_until("it is full", || {
         seq += 1;
@@ -264,7 +264,7 @@ fn a_log_at_its_bound_is_full_until_messages_are_done() {
 #[test]
 fn shards_do_not_disturb_each_other() {
     let dir = tempfile::tempdir().unwrap();
-    let bench = Bench::open(dir.path(), small());
+    let bench = StoreFixture::open(dir.path(), small());
     std::thread::scope(|scope| {
         for shard in 0..8_u16 {
             let bench = &bench;

@@ -6,7 +6,7 @@
 mod common;
 
 use common::script::{Random, StoreModel};
-use common::{Bench, check_messages, check_opened, small};
+use common::{StoreFixture, check_messages, check_opened, small};
 use store::{Fsync, Store, StoreConfig};
 
 fn run(seed: u64) {
@@ -18,7 +18,7 @@ fn run(seed: u64) {
         ..small()
     };
     let mut model = StoreModel::default();
-    let mut bench = Bench::open(dir.path(), config.clone());
+    let mut bench = StoreFixture::open(dir.path(), config.clone());
     for _ in 0..12 {
         for _ in 0..random.below(600) {
             bench.submit(|batch| model.step(seed, batch));

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Bench, small, wait_until};
+use common::{StoreFixture, small, wait_until};
 use store::{
     BackendError, ExpectedVersion, QueueBackend, QueueFetch, QueueGroup, QueuePage, QueueSummary,
     StateKind, Store, StoreOpenError, tools,
@@ -18,7 +18,7 @@ const MESSAGES: u64 = 400;
 
 /// A log of several segments, one message of 1000 bytes per batch for one session.
 fn make(dir: &Path) {
-    let mut bench = Bench::open(dir, small());
+    let mut bench = StoreFixture::open(dir, small());
     for seq in 1..=MESSAGES {
         bench.write(|batch| {
             batch.begin_message(&[&[seq as u8; 1000]]);
@@ -32,7 +32,7 @@ fn make(dir: &Path) {
         .unwrap();
     drop(bench);
     // Opened once more, so that the new segment records that all others are on disk.
-    let mut bench = Bench::open(dir, small());
+    let mut bench = StoreFixture::open(dir, small());
     bench.write(|batch| batch.put(StateKind::Delayed, b"k", b"v"));
 }
 
@@ -45,7 +45,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn seqs(dir: &Path) -> BTreeSet<u64> {
-    let bench = Bench::open(dir, small());
+    let bench = StoreFixture::open(dir, small());
     let found = bench.fetch_all(1, 50);
     assert!(
         found
@@ -151,7 +151,7 @@ fn repair_keeps_what_can_be_read() {
         let lost = MESSAGES - found.len() as u64;
         assert!(lost <= max_lost, "{what}: {lost} lost, {:?}", repaired.lost);
         // Writing continues after it.
-        let mut bench = Bench::open(dir.path(), small());
+        let mut bench = StoreFixture::open(dir.path(), small());
         bench.write(|batch| found.iter().for_each(|&seq| batch.complete_entry(1, seq)));
         drop(bench);
         assert!(seqs(dir.path()).is_empty(), "{what}");
@@ -174,7 +174,7 @@ fn clear_head(path: &Path) {
 fn compaction_makes_a_stopped_store_small() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
-    let mut bench = Bench::open(dir.path(), small());
+    let mut bench = StoreFixture::open(dir.path(), small());
     bench.write(|batch| (1..MESSAGES).for_each(|seq| batch.complete_entry(1, seq)));
     wait_until("it is counted", || bench.store.stats().live_messages == 1);
     drop(bench);

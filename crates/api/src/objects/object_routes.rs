@@ -244,12 +244,12 @@ fn without_article(one: &str) -> &str {
 }
 
 /// A row of a list.
-enum Row {
+enum ObjectRow {
     Stored(Object),
     Declared(DeclaredObject),
 }
 
-impl Row {
+impl ObjectRow {
     fn id(&self) -> &str {
         match self {
             Self::Stored(object) => &object.id,
@@ -272,14 +272,14 @@ fn rows_after(
     objects: &Objects,
     after: Option<&str>,
     limit: usize,
-) -> Result<Vec<Row>, store::StoreError> {
+) -> Result<Vec<ObjectRow>, store::StoreError> {
     let stored = objects.list(kind.names().kind, after, limit)?.into_iter();
     let stored = stored.filter(|object| declared(kind, &object.id).is_none());
-    let mut rows: Vec<_> = stored.map(Row::Stored).collect();
+    let mut rows: Vec<_> = stored.map(ObjectRow::Stored).collect();
     if let Some(declared) = kind.declared() {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let declared = declared.range::<str, _>((from, Bound::Unbounded));
-        let declared = declared.map(|(_, object)| Row::Declared(object.clone()));
+        let declared = declared.map(|(_, object)| ObjectRow::Declared(object.clone()));
         rows.extend(declared.take(limit));
         rows.sort_by(|a, b| a.id().cmp(b.id()));
         rows.truncate(limit);
@@ -323,8 +323,8 @@ async fn list(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
         data: rows
             .iter()
             .map(|row| match row {
-                Row::Stored(object) => object_view(&*kind, app, object),
-                Row::Declared(object) => shown_declared(&*kind, app, object),
+                ObjectRow::Stored(object) => object_view(&*kind, app, object),
+                ObjectRow::Declared(object) => shown_declared(&*kind, app, object),
             })
             .collect(),
         next: next.map(|id| PageCursor::new(&id, "").encode()),

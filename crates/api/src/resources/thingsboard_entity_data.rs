@@ -20,7 +20,7 @@ use super::thingsboard_answers::AnswerSender;
 use super::thingsboard_entity_count::REFRESH;
 use super::thingsboard_entity_filter::parse_part;
 use super::thingsboard_entity_query::{EntityDataQuery, EntityPage, check_key_count};
-use super::thingsboard_history::{History, PeriodFields, ValueSpace, Values, to_text};
+use super::thingsboard_history::{KeyValues, PeriodFields, TelemetryHistory, ValueSpace, to_text};
 use super::thingsboard_latest_values::{EntityKey, KeyType, LatestValue, read_latest};
 use super::thingsboard_subscriptions::{Command, CommandForm, failure};
 use crate::device_service::AttributeChangeEvent;
@@ -49,7 +49,7 @@ pub(super) struct EntityDataCommand {
 #[derive(Clone)]
 struct PeriodCommand {
     keys: Arc<[String]>,
-    period: History,
+    period: TelemetryHistory,
 }
 
 #[derive(Deserialize)]
@@ -86,18 +86,20 @@ impl EntityDataCommand {
             check_key_count("latestCmd.keys", keys.len())?;
             Ok::<_, String>(keys)
         });
-        let series = |name: &str, part, period: fn(&PeriodFields) -> Result<History, String>| {
-            let read = given(part).map(|part| {
-                let fields: SeriesFields = parse_part(name, part)?;
-                check_key_count(&format!("{name}.keys"), fields.keys.len())?;
-                let period = period(&fields.period).map_err(|error| format!("{name}.{error}"))?;
-                Ok::<_, String>(PeriodCommand {
-                    keys: fields.keys.into(),
-                    period,
-                })
-            });
-            read.transpose()
-        };
+        let series =
+            |name: &str, part, period: fn(&PeriodFields) -> Result<TelemetryHistory, String>| {
+                let read = given(part).map(|part| {
+                    let fields: SeriesFields = parse_part(name, part)?;
+                    check_key_count(&format!("{name}.keys"), fields.keys.len())?;
+                    let period =
+                        period(&fields.period).map_err(|error| format!("{name}.{error}"))?;
+                    Ok::<_, String>(PeriodCommand {
+                        keys: fields.keys.into(),
+                        period,
+                    })
+                });
+                read.transpose()
+            };
         Ok(Self {
             query: given(&command.query)
                 .map(EntityDataQuery::read)
@@ -115,7 +117,7 @@ impl EntityDataCommand {
 }
 
 /// An update that is to be sent.
-enum Change {
+enum SubscriptionUpdate {
     Command(EntityDataCommand),
     Row {
         device: String,
@@ -196,32 +198,35 @@ impl EntityDataSubscription {
     async fn next_change(
         &mut self,
         commands: &mut mpsc::Receiver<EntityDataCommand>,
-    ) -> Option<Change> {
+    ) -> Option<SubscriptionUpdate> {
         tokio::select! {
             biased;
-            command = commands.recv() => command.map(Change::Command),
+            command = commands.recv() => command.map(SubscriptionUpdate::Command),
             item = next_row(&mut self.rows) => Some(match item {
                 LiveTelemetryItem::Row { device, ts_ms, values } => {
-                    Change::Row { device, ts_ms, values }
+                    SubscriptionUpdate::Row { device, ts_ms, values }
                 }
-                LiveTelemetryItem::Lost(_) => Change::Lost,
+                LiveTelemetryItem::Lost(_) => SubscriptionUpdate::Lost,
             }),
-            change = next_attribute_change(&mut self.news) => Some(change.map_or(Change::Lost, Change::Attributes)),
-            () = next_tick(&mut self.refresh) => Some(Change::Refresh),
+            change = next_attribute_change(&mut self.news) => Some(change.map_or(SubscriptionUpdate::Lost, SubscriptionUpdate::Attributes)),
+            () = next_tick(&mut self.refresh) => Some(SubscriptionUpdate::Refresh),
         }
     }
 
-    async fn answer(&mut self, change: Change) -> Result<Option<String>, ProblemDetails> {
+    async fn answer(
+        &mut self,
+        change: SubscriptionUpdate,
+    ) -> Result<Option<String>, ProblemDetails> {
         let rows = match change {
-            Change::Command(command) => return self.execute(command).await.map(Some),
-            Change::Refresh => return self.refresh_page().await,
-            Change::Row {
+            SubscriptionUpdate::Command(command) => return self.execute(command).await.map(Some),
+            SubscriptionUpdate::Refresh => return self.refresh_page().await,
+            SubscriptionUpdate::Row {
                 device,
                 ts_ms,
                 values,
             } => self.row_update(&device, ts_ms, values),
-            Change::Attributes(news) => self.attribute_update(&news).await?,
-            Change::Lost => self.all_latest().await?,
+            SubscriptionUpdate::Attributes(news) => self.attribute_update(&news).await?,
+            SubscriptionUpdate::Lost => self.all_latest().await?,
         };
         Ok((!rows.is_empty()).then(|| self.update(rows)))
     }
@@ -519,7 +524,7 @@ async fn read_series(
     app: &Arc<ApiState>,
     ids: Vec<String>,
     periods: Vec<PeriodCommand>,
-) -> Result<Vec<Values>, ProblemDetails> {
+) -> Result<Vec<KeyValues>, ProblemDetails> {
     let periods = Arc::<[PeriodCommand]>::from(periods);
     let mut series = Vec::with_capacity(ids.len());
     let mut space = ValueSpace::new();
@@ -544,8 +549,8 @@ fn read_periods(
     device: &str,
     periods: &[PeriodCommand],
     space: &mut ValueSpace,
-) -> Result<Values, TelemetryBackendError> {
-    let mut values = Values::new();
+) -> Result<KeyValues, TelemetryBackendError> {
+    let mut values = KeyValues::new();
     for series in periods {
         match series.period.read(tools, device, Some(&series.keys), space) {
             Err(TelemetryBackendError::NoDevice(_)) => {}
@@ -558,7 +563,7 @@ fn read_periods(
     Ok(values)
 }
 
-fn series_json(values: Values) -> Value {
+fn series_json(values: KeyValues) -> Value {
     let values = values.into_iter().map(|(key, values)| {
         let values = values.into_iter();
         let values = values.map(|(ts_ms, value)| json!({"ts": ts_ms, "value": value}));

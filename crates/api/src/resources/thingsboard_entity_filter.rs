@@ -60,7 +60,7 @@ struct CountQueryFields {
 
 /// What a query shows of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entity {
+pub(super) struct DeviceEntity {
     pub(super) id: String,
     name: String,
     product: String,
@@ -269,7 +269,7 @@ impl DeviceScan {
     pub(super) async fn next_batch(
         &mut self,
         app: &Arc<ApiState>,
-    ) -> Result<Option<Vec<Entity>>, ProblemDetails> {
+    ) -> Result<Option<Vec<DeviceEntity>>, ProblemDetails> {
         let mut batch = if !self.ids.is_empty() {
             let ids = self.ids.split_off(self.ids.len().saturating_sub(BATCH));
             let mut entities =
@@ -297,7 +297,10 @@ impl DeviceScan {
     }
 }
 
-fn read_entities(tools: &DeviceService, ids: &[String]) -> Result<Vec<Entity>, DeviceServiceError> {
+fn read_entities(
+    tools: &DeviceService,
+    ids: &[String],
+) -> Result<Vec<DeviceEntity>, DeviceServiceError> {
     let mut entities = Vec::new();
     for id in ids {
         let device = tools.get(id)?;
@@ -306,9 +309,9 @@ fn read_entities(tools: &DeviceService, ids: &[String]) -> Result<Vec<Entity>, D
     Ok(entities)
 }
 
-fn to_entity(device: &Value) -> Entity {
+fn to_entity(device: &Value) -> DeviceEntity {
     let text = |key: &str| device[key].as_str().unwrap_or_default().to_owned();
-    Entity {
+    DeviceEntity {
         id: text("id"),
         name: device_name(device).to_owned(),
         product: text("product"),
@@ -316,7 +319,7 @@ fn to_entity(device: &Value) -> Entity {
     }
 }
 
-impl Entity {
+impl DeviceEntity {
     /// A field of the device; empty if ThingsBoard has it and this node does not.
     pub(super) fn field(&self, key: &str) -> String {
         match key {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use wall_clock::now_ms;
 
 use super::thingsboard_entity_filter::{
-    BATCH, Entity, EntityFilter, MAX_SELECTED, check_selected, parse_part, read_filter,
+    BATCH, DeviceEntity, EntityFilter, MAX_SELECTED, check_selected, parse_part, read_filter,
 };
 use super::thingsboard_history::MAX_KEYS;
 use super::thingsboard_latest_values::{EntityKey, KeyType, read_latest};
@@ -67,7 +67,7 @@ pub(super) struct EntityDataQuery {
 /// A page of devices.
 #[derive(Debug, Default)]
 pub(super) struct EntityPage {
-    pub(super) entities: Vec<Entity>,
+    pub(super) entities: Vec<DeviceEntity>,
     total: usize,
     page_size: usize,
     has_next: bool,
@@ -155,7 +155,7 @@ impl EntityDataQuery {
         };
         let first = self.link.page * self.link.page_size;
         let end = first + self.link.page_size;
-        let mut found: Vec<(SortValue, Entity)> = Vec::new();
+        let mut found: Vec<(SortValue, DeviceEntity)> = Vec::new();
         let mut total = 0;
         while let Some(batch) = scan.next_batch(app).await? {
             total += batch.len();
@@ -185,8 +185,8 @@ impl EntityDataQuery {
     async fn with_sort_values(
         &self,
         app: &Arc<ApiState>,
-        batch: Vec<Entity>,
-    ) -> Result<Vec<(SortValue, Entity)>, ProblemDetails> {
+        batch: Vec<DeviceEntity>,
+    ) -> Result<Vec<(SortValue, DeviceEntity)>, ProblemDetails> {
         if let Some(key) = self.value_sort_key() {
             let ids = batch.iter().map(|entity| entity.id.clone()).collect();
             let latest = read_latest(app, ids, vec![key.clone()]).await?;
@@ -207,7 +207,7 @@ impl EntityDataQuery {
             .sort_order
             .as_ref()
             .map(|order| order.key.key.as_str());
-        let value = |entity: &Entity| match field {
+        let value = |entity: &DeviceEntity| match field {
             None | Some("createdTime") => SortValue::Number(entity.created_ms as f64),
             Some(field) => SortValue::Text(entity.field(field).to_lowercase()),
         };
@@ -215,7 +215,7 @@ impl EntityDataQuery {
         Ok(batch.map(|entity| (value(&entity), entity)).collect())
     }
 
-    fn sort(&self, found: &mut [(SortValue, Entity)]) {
+    fn sort(&self, found: &mut [(SortValue, DeviceEntity)]) {
         let order = self.link.sort_order.as_ref();
         let is_descending = order.is_some_and(|order| order.direction == SortDirection::Desc);
         found.sort_by(|(one_value, one), (other_value, other)| {
@@ -229,7 +229,7 @@ impl EntityDataQuery {
     }
 
     /// The requested fields of a device, by key.
-    pub(super) fn field_values(&self, entity: &Entity) -> Option<Value> {
+    pub(super) fn field_values(&self, entity: &DeviceEntity) -> Option<Value> {
         let ts_ms = now_ms();
         let fields = self
             .fields

@@ -41,7 +41,7 @@ pub(super) struct PeriodFields {
 
 /// The stored telemetry that is sent first.
 #[derive(Debug, Clone)]
-pub(super) enum History {
+pub(super) enum TelemetryHistory {
     Latest,
     Range {
         from_ms: i64,
@@ -61,7 +61,7 @@ pub(super) struct Aggregation {
 
 /// Values of each key, newest first, or ascending if they are aggregated. Values are text, as in
 /// ThingsBoard, or null.
-pub(super) type Values = BTreeMap<String, Vec<(i64, Value)>>;
+pub(super) type KeyValues = BTreeMap<String, Vec<(i64, Value)>>;
 
 /// ThingsBoard sends every value as text.
 pub(super) fn to_text(value: Value) -> Value {
@@ -103,23 +103,23 @@ impl ValueSpace {
 
 impl PeriodFields {
     /// The period that ends at `endTs`.
-    pub(super) fn until_end(&self) -> Result<History, String> {
+    pub(super) fn until_end(&self) -> Result<TelemetryHistory, String> {
         self.until(self.end_ts)
     }
 
     /// The period that is `timeWindow` long.
-    pub(super) fn of_time_window(&self) -> Result<History, String> {
+    pub(super) fn of_time_window(&self) -> Result<TelemetryHistory, String> {
         self.until(self.start_ts.saturating_add(self.time_window))
     }
 
-    fn until(&self, to_ms: i64) -> Result<History, String> {
+    fn until(&self, to_ms: i64) -> Result<TelemetryHistory, String> {
         let from_ms = self.start_ts;
         if from_ms < 0 || to_ms < from_ms || to_ms > MAX_TIME_MS as i64 {
             return Err(format!(
                 "startTs: {from_ms}, endTs: {to_ms}; expected times from 0 to {MAX_TIME_MS} in this order."
             ));
         }
-        Ok(History::Range {
+        Ok(TelemetryHistory::Range {
             from_ms,
             to_ms,
             limit: match self.limit {
@@ -157,7 +157,7 @@ impl PeriodFields {
     }
 }
 
-impl History {
+impl TelemetryHistory {
     pub(super) fn is_aggregated(&self) -> bool {
         matches!(
             self,
@@ -175,8 +175,8 @@ impl History {
         device: &str,
         keys: Option<&[String]>,
         space: &mut ValueSpace,
-    ) -> Result<Values, TelemetryBackendError> {
-        let mut values = Values::new();
+    ) -> Result<KeyValues, TelemetryBackendError> {
+        let mut values = KeyValues::new();
         let mut has_space = true;
         let mut put = |key: String, ts_ms, value| {
             let value = to_text(value);
@@ -311,7 +311,7 @@ mod tests {
         }
         let calendar =
             json!({"endTs": 1, "agg": "SUM", "intervalType": "MONTH", "timeZoneId": "Europe/Kyiv"});
-        let Ok(History::Range {
+        let Ok(TelemetryHistory::Range {
             aggregation: Some(aggregation),
             ..
         }) = period(calendar).until_end()

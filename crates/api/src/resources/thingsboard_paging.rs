@@ -45,7 +45,7 @@ pub(super) struct PageNumber {
 }
 
 /// Rows of a page of the node, and the cursor of the next one.
-pub(super) type Rows<T> = (Vec<T>, Option<u64>);
+pub(super) type PageRows<T> = (Vec<T>, Option<u64>);
 
 pub(super) fn has_page_parameters(call: &ApiCall) -> bool {
     call.query.number_value(PAGE_SIZE).is_some()
@@ -62,8 +62,8 @@ impl PageNumber {
     /// Reads the page; `read` gets the cursor and the maximum number of rows.
     pub(super) fn read_page<R, E>(
         self,
-        mut read: impl FnMut(Option<u64>, usize) -> Result<Rows<R>, E>,
-    ) -> Result<Rows<R>, E> {
+        mut read: impl FnMut(Option<u64>, usize) -> Result<PageRows<R>, E>,
+    ) -> Result<PageRows<R>, E> {
         let mut begin = None;
         for _ in 0..self.page {
             match self.full_page(begin, &mut read)?.1 {
@@ -78,8 +78,8 @@ impl PageNumber {
     fn full_page<R, E>(
         self,
         mut begin: Option<u64>,
-        read: &mut impl FnMut(Option<u64>, usize) -> Result<Rows<R>, E>,
-    ) -> Result<Rows<R>, E> {
+        read: &mut impl FnMut(Option<u64>, usize) -> Result<PageRows<R>, E>,
+    ) -> Result<PageRows<R>, E> {
         let mut rows = Vec::new();
         loop {
             let (more, next) = read(begin, self.size - rows.len())?;
@@ -93,7 +93,7 @@ impl PageNumber {
 
     pub(super) fn to_page_data<R, T>(
         self,
-        (rows, next): Rows<R>,
+        (rows, next): PageRows<R>,
         shown: impl Fn(&R) -> T,
     ) -> PageData<T> {
         let has_next = next.is_some();
@@ -118,7 +118,7 @@ mod tests {
             let from = begin.unwrap_or(0);
             let end = (from + limit.min(2) as u64).min(7);
             let rows = (from..end).map(|row| json!(row)).collect();
-            Ok::<Rows<Value>, ()>((rows, (end < 7).then_some(end)))
+            Ok::<PageRows<Value>, ()>((rows, (end < 7).then_some(end)))
         };
         let page = |page| PageNumber { size: 3, page };
         assert_eq!(

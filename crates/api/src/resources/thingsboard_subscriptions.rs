@@ -11,7 +11,9 @@ use tokio::sync::broadcast::error::RecvError;
 use super::devices;
 use super::telemetry_query::run_blocking;
 use super::thingsboard_answers::AnswerSender;
-use super::thingsboard_history::{History, MAX_KEYS, PeriodFields, ValueSpace, Values, to_text};
+use super::thingsboard_history::{
+    KeyValues, MAX_KEYS, PeriodFields, TelemetryHistory, ValueSpace, to_text,
+};
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 use crate::telemetry_backend::LiveTelemetryItem;
@@ -106,8 +108,8 @@ impl Request {
 
 /// The data requested by a command.
 enum RequestedData {
-    Telemetry(History),
-    History(History),
+    Telemetry(TelemetryHistory),
+    History(TelemetryHistory),
     Attributes(&'static [AttributeScope]),
 }
 
@@ -145,7 +147,7 @@ pub(super) fn failure(form: CommandForm, id: i64, problem: &ProblemDetails) -> S
     rejection(form, id, code, &problem.detail)
 }
 
-fn answer(id: i64, values: Values) -> String {
+fn answer(id: i64, values: KeyValues) -> String {
     let mut latest = serde_json::Map::new();
     let mut data = serde_json::Map::new();
     for (key, values) in values {
@@ -181,7 +183,7 @@ impl Subscription {
             "TIMESERIES" if command.period.time_window > 0 => {
                 RequestedData::Telemetry(command.period.of_time_window()?)
             }
-            "TIMESERIES" => RequestedData::Telemetry(History::Latest),
+            "TIMESERIES" => RequestedData::Telemetry(TelemetryHistory::Latest),
             "TIMESERIES_HISTORY" => RequestedData::History(command.period.until_end()?),
             "ATTRIBUTES" => RequestedData::Attributes(match command.scope.as_deref() {
                 None | Some("" | "ANY_SCOPE") => &AttributeScope::ALL,
@@ -244,7 +246,7 @@ impl Subscription {
 
     async fn send_telemetry(
         &self,
-        history: &History,
+        history: &TelemetryHistory,
         app: &Arc<ApiState>,
         out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
@@ -259,7 +261,7 @@ impl Subscription {
 
     async fn follow_telemetry(
         &self,
-        history: &History,
+        history: &TelemetryHistory,
         app: &Arc<ApiState>,
         out: &AnswerSender,
     ) -> Result<(), ProblemDetails> {
@@ -282,7 +284,8 @@ impl Subscription {
                 }
                 // After a loss the latest values are sent again.
                 LiveTelemetryItem::Lost(_) => {
-                    self.send_telemetry(&History::Latest, app, out).await?
+                    self.send_telemetry(&TelemetryHistory::Latest, app, out)
+                        .await?
                 }
             }
         }
@@ -335,7 +338,7 @@ impl Subscription {
             }
             let at_ms = change.at_ms as i64;
             let values = change.values.iter().filter(|(key, _)| self.wants(key));
-            let values: Values = values
+            let values: KeyValues = values
                 .map(|(key, value)| {
                     (
                         key.clone(),

@@ -172,14 +172,14 @@ fn write_metadata(user_data: &Value) -> Option<String> {
 }
 
 /// The meaning of `Upload-Concat`.
-enum Concatenation {
+enum UploadConcatenation {
     None,
     Partial,
     /// Ids of the parts in order.
     Final(Vec<String>),
 }
 
-fn concatenation(headers: &HeaderMap) -> Result<Concatenation, ProblemDetails> {
+fn concatenation(headers: &HeaderMap) -> Result<UploadConcatenation, ProblemDetails> {
     let wrong = || {
         let detail = format!(
             "Upload-Concat: expected `partial`, or `final;` and the paths of at most {MAX_PARTS} uploads, separated by spaces."
@@ -187,10 +187,10 @@ fn concatenation(headers: &HeaderMap) -> Result<Concatenation, ProblemDetails> {
         ProblemDetails::bad_request(detail)
     };
     let Some(text) = field(headers, UPLOAD_CONCAT)? else {
-        return Ok(Concatenation::None);
+        return Ok(UploadConcatenation::None);
     };
     if text == "partial" {
-        return Ok(Concatenation::Partial);
+        return Ok(UploadConcatenation::Partial);
     }
     let parts = text.strip_prefix("final;").ok_or_else(wrong)?;
     let parts = parts.split_whitespace().map(|part| {
@@ -200,7 +200,9 @@ fn concatenation(headers: &HeaderMap) -> Result<Concatenation, ProblemDetails> {
     });
     let parts: Option<Vec<String>> = parts.collect();
     match parts {
-        Some(parts) if (1..=MAX_PARTS).contains(&parts.len()) => Ok(Concatenation::Final(parts)),
+        Some(parts) if (1..=MAX_PARTS).contains(&parts.len()) => {
+            Ok(UploadConcatenation::Final(parts))
+        }
         _ => Err(wrong()),
     }
 }
@@ -303,29 +305,33 @@ async fn create(mut call: ApiCall) -> ApiResult {
         .to_owned();
     let content_type = text("filetype").or(text("type")).map(str::to_owned);
     let size = match &parts {
-        Concatenation::None | Concatenation::Partial => Some(length.ok_or_else(|| {
-            ProblemDetails::bad_request("Upload-Length: expected the size of the upload in bytes.")
-        })?),
-        Concatenation::Final(_) if length.is_some() => {
+        UploadConcatenation::None | UploadConcatenation::Partial => {
+            Some(length.ok_or_else(|| {
+                ProblemDetails::bad_request(
+                    "Upload-Length: expected the size of the upload in bytes.",
+                )
+            })?)
+        }
+        UploadConcatenation::Final(_) if length.is_some() => {
             let detail =
                 "Upload-Length: expected none for a final upload, which is as long as its parts.";
             return Err(ProblemDetails::bad_request(detail));
         }
-        Concatenation::Final(parts) => Some(size_of_parts(&call, parts).await?),
+        UploadConcatenation::Final(parts) => Some(size_of_parts(&call, parts).await?),
     };
     let request = TransferRequest {
         size,
         checksum: digest,
         content_type,
         user_data: json!({"metadata": metadata, "concat": concat}),
-        is_partial: matches!(parts, Concatenation::Partial),
+        is_partial: matches!(parts, UploadConcatenation::Partial),
         ..TransferRequest::new(owner.clone(), file_id, name)
     };
     let begun = run_on_files(&call.app.files, move |files| files.begin(request)).await?;
     let id = begun.info().id.clone();
     let _guard = lock(&call, &id)?;
     let done = match parts {
-        Concatenation::Final(parts) => {
+        UploadConcatenation::Final(parts) => {
             let target = id.clone();
             let joined = run_on_files(&call.app.files, move |files| {
                 files.concatenate(&target, &parts)?;
@@ -336,7 +342,7 @@ async fn create(mut call: ApiCall) -> ApiResult {
                 Err(problem) => Err(problem),
             }
         }
-        Concatenation::None | Concatenation::Partial => {
+        UploadConcatenation::None | UploadConcatenation::Partial => {
             if has_offset_octets(call.headers()) {
                 let appended = append_body(&mut call, begun.info(), 0, expected).await;
                 appended.map(|offset| (offset, None))
@@ -588,8 +594,8 @@ mod tests {
             concatenation(&headers)
         };
         let parts = read("final;/api/v1/tus/a https://node:8080/api/v1/tus/b");
-        assert!(matches!(parts, Ok(Concatenation::Final(parts)) if parts == ["a", "b"]));
-        assert!(matches!(read("partial"), Ok(Concatenation::Partial)));
+        assert!(matches!(parts, Ok(UploadConcatenation::Final(parts)) if parts == ["a", "b"]));
+        assert!(matches!(read("partial"), Ok(UploadConcatenation::Partial)));
         for wrong in ["final;", "final;/elsewhere/a", "whole"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

@@ -159,9 +159,9 @@ fn is_asked_for(query: &ListQuery, client_id: &str) -> bool {
 }
 
 #[derive(Clone)]
-struct Fake(Arc<FakeState>);
+struct FakeBackend(Arc<FakeState>);
 
-impl NodeBackend for Fake {
+impl NodeBackend for FakeBackend {
     fn not_ready(&self) -> Option<NotReadyReason> {
         *self.0.not_ready.lock().unwrap()
     }
@@ -477,7 +477,7 @@ impl ClusterBackend for FakeCluster {
             let mut others = self.others.iter();
             let (name, state) = others.find(|(name, _)| *name == node).unwrap();
             let state = state.clone().ok_or("it cannot be reached")?;
-            let answer = api::answer_node_request(&Fake(state), name, &request).await?;
+            let answer = api::answer_node_request(&FakeBackend(state), name, &request).await?;
             Ok(answer.into())
         })
     }
@@ -699,7 +699,7 @@ impl Server {
         let auth = auth.unwrap();
         let parts = ApiParts {
             firmware: firmware.unwrap(),
-            node: Arc::new(Fake(state.clone())),
+            node: Arc::new(FakeBackend(state.clone())),
             program: state.clone(),
             objects: objects.clone(),
             namespaces,

@@ -277,11 +277,11 @@ async fn files_of_operators_belong_to_their_namespace() {
 }
 
 /// A client of tus, as its protocol describes it.
-struct Tus {
+struct TusClient {
     address: SocketAddr,
 }
 
-impl Tus {
+impl TusClient {
     async fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> HttpResponse {
         let fields = format!("Tus-Resumable: 1.0.0\r\n{fields}");
         let answer = request(self.address, method, path, &fields, body).await;
@@ -346,7 +346,7 @@ async fn tus_describes_itself() {
 #[tokio::test]
 async fn tus_uploads_a_file_in_parts() {
     let server = server().await;
-    let tus = Tus {
+    let tus = TusClient {
         address: server.address,
     };
     let body = text(3_000_001);
@@ -413,7 +413,7 @@ async fn tus_uploads_a_file_in_parts() {
 #[tokio::test]
 async fn a_paused_upload_continues_when_it_is_resumed() {
     let server = server().await;
-    let tus = Tus {
+    let tus = TusClient {
         address: server.address,
     };
     let path = tus.create("Upload-Length: 6\r\n").await;
@@ -452,7 +452,7 @@ async fn a_paused_upload_continues_when_it_is_resumed() {
 #[tokio::test]
 async fn tus_rejects_wrong_requests() {
     let server = server().await;
-    let tus = Tus {
+    let tus = TusClient {
         address: server.address,
     };
     for fields in [
@@ -493,7 +493,7 @@ async fn tus_rejects_wrong_requests() {
 #[tokio::test]
 async fn tus_verifies_checksums() {
     let server = server().await;
-    let tus = Tus {
+    let tus = TusClient {
         address: server.address,
     };
     let path = tus.create("Upload-Length: 10\r\n").await;
@@ -536,7 +536,7 @@ async fn tus_verifies_checksums() {
 #[tokio::test]
 async fn tus_creates_with_a_body_and_terminates() {
     let server = server().await;
-    let tus = Tus {
+    let tus = TusClient {
         address: server.address,
     };
     let fields = format!("{OFFSET_OCTETS}Upload-Length: 5\r\n");
@@ -563,7 +563,7 @@ async fn tus_creates_with_a_body_and_terminates() {
 #[tokio::test]
 async fn tus_joins_parallel_uploads() {
     let server = server().await;
-    let tus = Tus {
+    let tus = TusClient {
         address: server.address,
     };
     let body = text(2_100_000);

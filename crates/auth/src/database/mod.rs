@@ -251,9 +251,9 @@ mod tests {
     use super::*;
     use crate::authenticator::Password;
 
-    struct Table(Result<Vec<DatabaseRow>, AuthBackendError>);
+    struct FixedTable(Result<Vec<DatabaseRow>, AuthBackendError>);
 
-    impl UserDatabase for Table {
+    impl UserDatabase for FixedTable {
         fn query_rows<'a>(
             &'a self,
             _: &'a LoginRequest,
@@ -274,7 +274,7 @@ mod tests {
         password: &str,
     ) -> Result<AuthenticatorAnswer, AuthBackendError> {
         let users = DatabaseAuthenticator {
-            lookup: Box::new(Table(rows)),
+            lookup: Box::new(FixedTable(rows)),
             password_scheme: Arc::default(),
             checker: PasswordCheckPool::new(tokio::runtime::Handle::current(), 1),
             last_found: Mutex::default(),

@@ -13,8 +13,8 @@ use link::size_class::{SizeClass, SizeClassTable};
 use tokio::sync::mpsc;
 
 use super::peers::{
-    NumberedMessages, Received, accept_links, connect_link, end, loopback_socket, receive_messages,
-    runtime, send_messages,
+    NumberedMessages, ReceiverTotals, accept_links, connect_link, end, loopback_socket,
+    receive_messages, runtime, send_messages,
 };
 use crate::measured_cases::{CaseOutputArgs, MeasuredCase, MeasuredCases};
 use crate::metrics::{MetricValues, latency_histogram};
@@ -114,7 +114,7 @@ impl LinkLatencyScenario {
                 let small = small.await?;
                 let bulk = match bulk {
                     Some(bulk) => bulk.await?,
-                    None => Received::default(),
+                    None => ReceiverTotals::default(),
                 };
                 Ok((small, bulk))
             })

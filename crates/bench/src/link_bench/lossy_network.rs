@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use link::config::LinkConfig;
-use link::net::{ConnectOptions, Decision, Link, LinkListener, connect};
+use link::net::{ConnectOptions, Link, LinkDecision, LinkListener, connect};
 use link_carriers::{CarrierAddress, CarrierConnector, CarrierListener};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -44,7 +44,7 @@ pub(super) async fn open_pair(loss: f64) -> anyhow::Result<(Link, Link, Arc<Pack
         while let Ok(pending) = carriers.accept().await {
             let listener = listener.clone();
             tokio::spawn(async move {
-                let decide = |_: &_| Decision::Accept {
+                let decide = |_: &_| LinkDecision::Accept {
                     principal: String::new(),
                 };
                 if let Ok(accepted) = pending.complete().await {

@@ -98,7 +98,7 @@ impl LinkNetworkScenario {
 
     /// The rate of one stream, beside what its window permits.
     async fn long_round_trip(&self, outcome: &mut MeasuredCases<'_>) -> anyhow::Result<()> {
-        let pair = Pair::open(self.conditions()).await?;
+        let pair = LinkPair::open(self.conditions()).await?;
         let sending = pair.send_until(Instant::now() + self.duration);
         let (sent, arrivals) = tokio::join!(sending, pair.receive());
         let (_, arrivals) = (sent?, arrivals?);
@@ -133,7 +133,7 @@ impl LinkNetworkScenario {
         outage: Duration,
         outcome: &mut MeasuredCases<'_>,
     ) -> anyhow::Result<()> {
-        let pair = Pair::open(self.conditions()).await?;
+        let pair = LinkPair::open(self.conditions()).await?;
         let network = pair.network.clone();
         let conditions = self.conditions();
         let duration = self.duration;
@@ -180,7 +180,7 @@ impl LinkNetworkScenario {
     /// Messages while the reader of a stream is stalled and all buffers of the stream are full, and how the stream
     /// continues.
     async fn stalled_reader(&self, outcome: &mut MeasuredCases<'_>) -> anyhow::Result<()> {
-        let pair = Pair::open(self.conditions()).await?;
+        let pair = LinkPair::open(self.conditions()).await?;
         let stream = pair.client.send_stream(new_stream()).await?;
         let mut incoming = pair.server.receive_stream().await?;
         incoming.accept(&Default::default());
@@ -275,13 +275,13 @@ impl LinkNetworkScenario {
 }
 
 /// Both ends of a link, and the network between them.
-struct Pair {
+struct LinkPair {
     client: Link,
     server: Link,
     network: MemoryNetwork,
 }
 
-impl Pair {
+impl LinkPair {
     async fn open(conditions: NetworkConditions) -> anyhow::Result<Self> {
         let network = MemoryNetwork::default();
         network.set_conditions(conditions);

@@ -12,8 +12,8 @@ use link::priority::Priority;
 use tokio::net::TcpStream;
 
 use super::peers::{
-    NumberedMessages, Received, accept_links, connect_link, end, loopback_socket, receive_messages,
-    runtime, send_messages,
+    NumberedMessages, ReceiverTotals, accept_links, connect_link, end, loopback_socket,
+    receive_messages, runtime, send_messages,
 };
 use super::plain_tcp;
 use crate::host::{allowed_cores, pin_to_core, process_cpu_ns};
@@ -81,14 +81,14 @@ pub(super) struct PeerUsage {
 
 #[derive(serde::Serialize, serde::Deserialize)]
 struct PeerReport {
-    received: Received,
+    received: ReceiverTotals,
     usage: PeerUsage,
 }
 
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerMeasurement {
-    pub(super) received: Received,
+    pub(super) received: ReceiverTotals,
     pub(super) sender: PeerUsage,
     pub(super) receiver: PeerUsage,
 }
@@ -221,13 +221,15 @@ fn run_receiver(arguments: &PeerArgs) -> anyhow::Result<PeerReport> {
         let (size, subject) = (arguments.size, arguments.subject);
         let connections = connections_of(arguments, thread);
         let address_sender = address_sender.clone();
-        threads.push(std::thread::spawn(move || -> anyhow::Result<Received> {
-            if let Some((core, _)) = cores(thread) {
-                pin_to_core(core)?;
-            }
-            let receiving = receive(thread, address_sender, size, connections, subject);
-            runtime()?.block_on(receiving)
-        }));
+        threads.push(std::thread::spawn(
+            move || -> anyhow::Result<ReceiverTotals> {
+                if let Some((core, _)) = cores(thread) {
+                    pin_to_core(core)?;
+                }
+                let receiving = receive(thread, address_sender, size, connections, subject);
+                runtime()?.block_on(receiving)
+            },
+        ));
     }
     drop(address_sender);
     let mut found: Vec<(usize, SocketAddr)> = addresses.iter().collect();
@@ -238,7 +240,7 @@ fn run_receiver(arguments: &PeerArgs) -> anyhow::Result<PeerReport> {
     found.sort_unstable();
     let found: Vec<SocketAddr> = found.into_iter().map(|(_, address)| address).collect();
     println!("{}", serde_json::to_string(&found)?);
-    let mut received = Received::default();
+    let mut received = ReceiverTotals::default();
     for thread in threads {
         received.add(thread.join().map_err(|_| anyhow!("a receiver failed"))??);
     }
@@ -271,7 +273,7 @@ fn run_sender(arguments: &PeerArgs) -> anyhow::Result<PeerReport> {
         thread.join().map_err(|_| anyhow!("a sender failed"))??;
     }
     Ok(PeerReport {
-        received: Received::default(),
+        received: ReceiverTotals::default(),
         usage: meter.finish(),
     })
 }
@@ -282,7 +284,7 @@ async fn receive(
     size: usize,
     connections: usize,
     subject: LinkSubject,
-) -> anyhow::Result<Received> {
+) -> anyhow::Result<ReceiverTotals> {
     let (socket, local) = loopback_socket().await?;
     address
         .send((thread, local))
@@ -304,7 +306,7 @@ async fn receive(
             }
         }
     }
-    let mut total = Received::default();
+    let mut total = ReceiverTotals::default();
     for task in tasks {
         total.add(task.await?);
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use link::config::LinkConfig;
 use link::error_code::ErrorCode;
 use link::message::MessageBatch;
-use link::net::{ConnectOptions, Decision, Link, LinkError, LinkListener, connect};
+use link::net::{ConnectOptions, Link, LinkDecision, LinkError, LinkListener, connect};
 use link::priority::Priority;
 use link::size_class::{SizeClass, SizeClassTable};
 use link::wire::handshake::LinkId;
@@ -35,7 +35,7 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// What one receiver has counted.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Received {
+pub(super) struct ReceiverTotals {
     pub(super) messages: u64,
     pub(super) bytes: u64,
     /// From the first to the last.
@@ -44,7 +44,7 @@ pub(super) struct Received {
     pub(super) faults: u64,
 }
 
-impl Received {
+impl ReceiverTotals {
     /// Adds what another receiver has counted at the same time.
     pub(super) fn add(&mut self, other: Self) {
         self.messages += other.messages;
@@ -176,7 +176,7 @@ pub(super) fn accept_links(
             let listener = listener.clone();
             tokio::spawn(async move {
                 let _ = configure_tcp(&stream);
-                let decide = |_: &_| Decision::Accept {
+                let decide = |_: &_| LinkDecision::Accept {
                     principal: String::new(),
                 };
                 // A broken connection is replaced by the peer.
@@ -210,8 +210,8 @@ pub(super) async fn send_messages(
 }
 
 /// Receives messages of one size until the link ends.
-pub(super) async fn receive_messages(link: Link, size: usize) -> Received {
-    let mut received = Received::default();
+pub(super) async fn receive_messages(link: Link, size: usize) -> ReceiverTotals {
+    let mut received = ReceiverTotals::default();
     let mut check = NumberCheck::new(size);
     let mut start = None;
     let is_huge = SizeClassTable::default().classify(size) == SizeClass::Huge;
@@ -243,7 +243,7 @@ pub(super) async fn receive_messages(link: Link, size: usize) -> Received {
 async fn receive_stream(
     link: &Link,
     check: &mut NumberCheck,
-    received: &mut Received,
+    received: &mut ReceiverTotals,
 ) -> Result<(), LinkError> {
     let mut stream = link.receive_stream().await?;
     stream.accept(&Default::default());

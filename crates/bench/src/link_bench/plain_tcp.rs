@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::peers::{BURST_BYTES, NumberedMessages, Received};
+use super::peers::{BURST_BYTES, NumberedMessages, ReceiverTotals};
 
 /// Largest write and read.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -33,7 +33,7 @@ pub(super) async fn send(
 }
 
 /// Reads until the end.
-pub(super) async fn receive(mut stream: TcpStream, size: usize) -> Received {
+pub(super) async fn receive(mut stream: TcpStream, size: usize) -> ReceiverTotals {
     let mut buffer = vec![0; PIECE_BYTES];
     let (mut start, mut bytes, mut seconds) = (None, 0, 0.0);
     while let Ok(len @ 1..) = stream.read(&mut buffer).await {
@@ -43,7 +43,7 @@ pub(super) async fn receive(mut stream: TcpStream, size: usize) -> Received {
             .elapsed()
             .as_secs_f64();
     }
-    Received {
+    ReceiverTotals {
         messages: bytes / size.max(1) as u64,
         bytes,
         seconds,

@@ -30,7 +30,7 @@ const CLOSES_PER_STEP: usize = 256;
 
 /// Whether a message is rejected while the store accepts none or the shard's buffers are full.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Admission {
+enum PublishAdmission {
     IfRoom,
     Always,
 }
@@ -115,7 +115,7 @@ impl Shard {
         &mut self,
         publication: &PublishRequest,
         from: &PublisherIdentity,
-        admission: Admission,
+        admission: PublishAdmission,
         send: impl FnOnce(&mut Self, &MessageView<'_>) -> T,
     ) -> Result<T, ControlError> {
         let limits = self.limits.clone();
@@ -152,7 +152,7 @@ impl Shard {
             let expected = format!("expected at most {} bytes in all", limits.max_packet_size);
             return Err(invalid_field("payload", expected));
         }
-        if admission == Admission::IfRoom {
+        if admission == PublishAdmission::IfRoom {
             if self.delivery.rejects_new_messages() {
                 return Err(ControlError::StoreUnavailable);
             }
@@ -190,7 +190,7 @@ impl Shard {
         publication: &PublishRequest,
         from: &PublisherIdentity,
     ) -> Result<PublishResult, ControlError> {
-        self.publish_admitted(publication, from, Admission::IfRoom)
+        self.publish_admitted(publication, from, PublishAdmission::IfRoom)
     }
 
     /// Publishes a message that derives from an accepted one, and is therefore not rejected for lack of room.
@@ -199,14 +199,14 @@ impl Shard {
         publication: &PublishRequest,
     ) -> Result<PublishResult, ControlError> {
         let node = PublisherIdentity::default();
-        self.publish_admitted(publication, &node, Admission::Always)
+        self.publish_admitted(publication, &node, PublishAdmission::Always)
     }
 
     fn publish_admitted(
         &mut self,
         publication: &PublishRequest,
         from: &PublisherIdentity,
-        admission: Admission,
+        admission: PublishAdmission,
     ) -> Result<PublishResult, ControlError> {
         let publish = |shard: &mut Self, view: &MessageView<'_>| shard.publish_view(view, None);
         let code = self.with_node_message(publication, from, admission, publish)?;
@@ -235,16 +235,21 @@ impl Shard {
             return Ok(false);
         };
         let from = PublisherIdentity::default();
-        self.with_node_message(publication, &from, Admission::IfRoom, |shard, view| {
-            let Some(subscriber) = shard.best_subscription(session, view.topic) else {
-                return false;
-            };
-            let mut dispatch = Dispatch::new(view, None);
-            shard
-                .delivery
-                .deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
-            true
-        })
+        self.with_node_message(
+            publication,
+            &from,
+            PublishAdmission::IfRoom,
+            |shard, view| {
+                let Some(subscriber) = shard.best_subscription(session, view.topic) else {
+                    return false;
+                };
+                let mut dispatch = Dispatch::new(view, None);
+                shard
+                    .delivery
+                    .deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
+                true
+            },
+        )
     }
 
     /// Like [`Shard::send_to_session`], for a connected client only; the message is never queued for another. `acked`
@@ -262,27 +267,32 @@ impl Shard {
             return Ok(None);
         };
         let from = PublisherIdentity::default();
-        self.with_node_message(publication, &from, Admission::IfRoom, |shard, view| {
-            let Some(subscriber) = shard.best_subscription(session, view.topic) else {
-                return Ok(None);
-            };
-            let qos = view.qos.min(subscriber.options.qos);
-            shard.check_client_packet_size(session, view, qos)?;
-            let delivery = &mut shard.delivery;
-            let outbound = delivery.sessions[session].outbound.as_ref();
-            let (before, _) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
-            let mut dispatch = Dispatch::new(view, None);
-            delivery.deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
-            let outbound = delivery.sessions[session].outbound.as_ref();
-            let (now, packet_id) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
-            let is_watched = qos == QoS::AtLeastOnce
-                && now > before
-                && delivery.ack_watchers.add(session, packet_id, acked);
-            Ok(Some(DirectDelivery {
-                qos: qos as u8,
-                is_ack_tracked: is_watched,
-            }))
-        })?
+        self.with_node_message(
+            publication,
+            &from,
+            PublishAdmission::IfRoom,
+            |shard, view| {
+                let Some(subscriber) = shard.best_subscription(session, view.topic) else {
+                    return Ok(None);
+                };
+                let qos = view.qos.min(subscriber.options.qos);
+                shard.check_client_packet_size(session, view, qos)?;
+                let delivery = &mut shard.delivery;
+                let outbound = delivery.sessions[session].outbound.as_ref();
+                let (before, _) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
+                let mut dispatch = Dispatch::new(view, None);
+                delivery.deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
+                let outbound = delivery.sessions[session].outbound.as_ref();
+                let (now, packet_id) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
+                let is_watched = qos == QoS::AtLeastOnce
+                    && now > before
+                    && delivery.ack_watchers.add(session, packet_id, acked);
+                Ok(Some(DirectDelivery {
+                    qos: qos as u8,
+                    is_ack_tracked: is_watched,
+                }))
+            },
+        )?
     }
 
     /// Checks that a message fits into the largest packet that the connected client of a session accepts.

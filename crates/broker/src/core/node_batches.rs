@@ -10,16 +10,16 @@ use bytes::Bytes;
 
 /// What has to be in logs before something is confirmed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Requirement {
+pub(super) struct LogRequirement {
     /// Slots of nodes, and the batches that they have to log.
     pub(super) batches: Vec<(u8, u64)>,
     /// Shards of this node, one bit each, and the turn of the node router that they have to log.
     pub(super) turns: Vec<(u64, u64)>,
 }
 
-impl Requirement {
+impl LogRequirement {
     /// Waits for `other` instead of the node in a slot, if it waits for that node.
-    pub(super) fn replace_node(&mut self, slot: u8, other: &Requirement) {
+    pub(super) fn replace_node(&mut self, slot: u8, other: &LogRequirement) {
         let before = self.batches.len();
         self.batches.retain(|&(of, _)| of != slot);
         if self.batches.len() < before {
@@ -97,7 +97,7 @@ pub(super) struct ReceivedBatches {
     last: u64,
     logged: u64,
     /// Batches that are not in all logs yet.
-    waiting: VecDeque<(u64, Requirement)>,
+    waiting: VecDeque<(u64, LogRequirement)>,
 }
 
 impl ReceivedBatches {
@@ -121,12 +121,12 @@ impl ReceivedBatches {
     }
 
     /// A received batch is confirmed when `requirement` is met.
-    pub(super) fn confirm_when(&mut self, number: u64, requirement: Requirement) {
+    pub(super) fn confirm_when(&mut self, number: u64, requirement: LogRequirement) {
         self.waiting.push_back((number, requirement));
     }
 
     /// The last batch that is logged, if there is a later one than before.
-    pub(super) fn poll_logged(&mut self, is_met: impl Fn(&Requirement) -> bool) -> Option<u64> {
+    pub(super) fn poll_logged(&mut self, is_met: impl Fn(&LogRequirement) -> bool) -> Option<u64> {
         let before = self.logged;
         while let Some((number, _)) = self
             .waiting
@@ -138,7 +138,7 @@ impl ReceivedBatches {
     }
 
     /// What the batches wait for.
-    pub(super) fn requirements(&mut self) -> impl Iterator<Item = &mut Requirement> {
+    pub(super) fn requirements(&mut self) -> impl Iterator<Item = &mut LogRequirement> {
         self.waiting.iter_mut().map(|(_, requirement)| requirement)
     }
 }
@@ -168,7 +168,7 @@ mod tests {
         let mut received = ReceivedBatches::default();
         assert_eq!(received.begin(7), None);
         assert!(received.receive(1) && received.receive(2));
-        received.confirm_when(1, Requirement::default());
+        received.confirm_when(1, LogRequirement::default());
         assert_eq!(received.poll_logged(|_| true), Some(1));
         assert_eq!(received.poll_logged(|_| true), None);
         assert_eq!(received.begin(7), Some(1));
@@ -179,19 +179,19 @@ mod tests {
 
     #[test]
     fn a_requirement_waits_for_other_logs_instead_of_a_node_that_is_given_up() {
-        let other = Requirement {
+        let other = LogRequirement {
             batches: vec![(4, 9)],
             turns: vec![(1, 5)],
         };
-        let mut waits = Requirement {
+        let mut waits = LogRequirement {
             batches: vec![(2, 3), (3, 7)],
             turns: Vec::new(),
         };
         waits.replace_node(2, &other);
         assert_eq!(waits.batches, [(3, 7), (4, 9)]);
         assert_eq!(waits.turns, [(1, 5)]);
-        let mut unrelated = Requirement::default();
+        let mut unrelated = LogRequirement::default();
         unrelated.replace_node(2, &other);
-        assert_eq!(unrelated, Requirement::default());
+        assert_eq!(unrelated, LogRequirement::default());
     }
 }

@@ -366,7 +366,7 @@ fn encode_tunnel_request(request: &TunnelRequest, out: &mut BytesMut) {
 /// Reads a message. Times in it are converted to this node's clock, which shows `now_ms`. What it returns refers to no
 /// memory of the message, since some of it is kept for long.
 pub(crate) fn decode(bytes: &[u8], now_ms: u64) -> Result<NodeMessage, NodeMessageError> {
-    let mut reader = Reader { rest: bytes };
+    let mut reader = NodeMessageReader { rest: bytes };
     let kind = reader.u8()?;
     let number = reader.u64()?;
     let message = match kind {
@@ -421,11 +421,11 @@ pub(crate) fn decode(bytes: &[u8], now_ms: u64) -> Result<NodeMessage, NodeMessa
     }
 }
 
-struct Reader<'a> {
+struct NodeMessageReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> NodeMessageReader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], NodeMessageError> {
         let (taken, rest) = self
             .rest

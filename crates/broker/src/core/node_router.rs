@@ -13,7 +13,7 @@ use mqtt::QoS;
 use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
 use super::interest_snapshot::InterestSnapshot;
 use super::node::NodeState;
-use super::node_batches::{ReceivedBatches, Requirement, SentBatches};
+use super::node_batches::{LogRequirement, ReceivedBatches, SentBatches};
 use super::node_messages::{self, Announcement, NodeMessage, NodeMessageError};
 use super::retained_store::RetainedStore;
 use super::retained_transfer::RetainedTransfer;
@@ -81,7 +81,7 @@ pub(super) struct RemoteNode {
 
 /// Who got messages above QoS 0, one bit each.
 #[derive(Debug, Clone, Copy, Default)]
-struct Touched {
+struct BatchRecipients {
     /// By their slots.
     nodes: u64,
     shards: u64,
@@ -90,7 +90,7 @@ struct Touched {
 /// A turn of a shard that waits until others have logged its messages.
 struct WaitingTurn {
     turn: u64,
-    requirement: Requirement,
+    requirement: LogRequirement,
 }
 
 /// Stands for all other nodes towards the shards of this one, and for all shards towards the other nodes.
@@ -149,7 +149,7 @@ pub(crate) struct NodeRouter {
     /// For each shard, its announcements and the number that other nodes have to apply before they are confirmed.
     unconfirmed: Vec<VecDeque<(u64, u64)>>,
     /// For each shard, who got messages of it since its last turn marker.
-    touched: Vec<Touched>,
+    touched: Vec<BatchRecipients>,
     waiting_turns: Vec<VecDeque<WaitingTurn>>,
     turn: u64,
     /// The time of the owner's turn.
@@ -195,7 +195,7 @@ impl NodeRouter {
             away_timeout_ms,
             sequence: 0,
             unconfirmed: (0..shard_count).map(|_| VecDeque::new()).collect(),
-            touched: vec![Touched::default(); shard_count],
+            touched: vec![BatchRecipients::default(); shard_count],
             waiting_turns: (0..shard_count).map(|_| VecDeque::new()).collect(),
             turn: 0,
             now_ms: 0,
@@ -394,7 +394,7 @@ impl NodeRouter {
             return;
         };
         self.remove_interest(slot, &InterestSnapshot::default());
-        let mut touched = Touched::default();
+        let mut touched = BatchRecipients::default();
         let unlogged = node.sent.unlogged();
         let unlogged = unlogged.filter_map(|message| node_messages::decode_own_batch(message));
         let open = std::mem::take(&mut node.batch);
@@ -423,8 +423,8 @@ impl NodeRouter {
     }
 
     /// What has to be logged before the messages that were sent to `touched` count as logged.
-    fn require(&mut self, touched: Touched) -> Requirement {
-        let mut requirement = Requirement::default();
+    fn require(&mut self, touched: BatchRecipients) -> LogRequirement {
+        let mut requirement = LogRequirement::default();
         let mut nodes = touched.nodes;
         while nodes != 0 {
             let slot = nodes.trailing_zeros() as u8;
@@ -818,7 +818,7 @@ impl NodeRouter {
 
     // Messages of shards to other nodes.
 
-    fn send_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut Touched) {
+    fn send_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut BatchRecipients) {
         let mut nodes = self.remote.match_topic(view.topic).0.remote_shards;
         while nodes != 0 {
             let slot = nodes.trailing_zeros() as u8;
@@ -832,7 +832,7 @@ impl NodeRouter {
         &mut self,
         view: &MessageView<'_>,
         member: &GroupMemberTarget<'_>,
-        touched: &mut Touched,
+        touched: &mut BatchRecipients,
     ) {
         match choose_place(&self.remote, member) {
             Some((slot, nth)) => {
@@ -845,7 +845,7 @@ impl NodeRouter {
     }
 
     /// Sends a retained message to all nodes that can be reached; the others compare theirs when they return.
-    fn copy_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut Touched) {
+    fn copy_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut BatchRecipients) {
         for slot in 0..self.nodes.len() as u8 {
             let node = self.nodes[usize::from(slot)].as_mut();
             let Some(node) = node.filter(|node| node.peer.is_some()) else {
@@ -912,7 +912,7 @@ impl NodeRouter {
         slot: u8,
         view: &MessageView<'_>,
         member: Option<GroupMemberTarget<'_>>,
-        touched: &mut Touched,
+        touched: &mut BatchRecipients,
     ) {
         let Some(node) = &mut self.nodes[usize::from(slot)] else {
             return;
@@ -1005,7 +1005,7 @@ impl NodeRouter {
         if confirm && !self.received.get_mut(&node.name).is_none_or(is_new) {
             return;
         }
-        let mut touched = Touched::default();
+        let mut touched = BatchRecipients::default();
         for crossing in batch.iter() {
             let view = &crossing.view;
             self.counts.messages_received += 1;
@@ -1064,7 +1064,7 @@ impl NodeRouter {
         &mut self,
         view: &MessageView<'_>,
         member: &GroupMemberTarget<'_>,
-        touched: &mut Touched,
+        touched: &mut BatchRecipients,
     ) -> bool {
         let Some((shard, nth)) = choose_place(&self.local, member) else {
             return false;
@@ -1085,7 +1085,7 @@ impl NodeRouter {
 
 /// Whether all logs have what a requirement names. Nobody waits for a node that was given up.
 fn is_met(
-    requirement: &Requirement,
+    requirement: &LogRequirement,
     nodes: &[Option<Box<RemoteNode>>],
     logged_turns: &[u64],
 ) -> bool {

@@ -51,7 +51,7 @@ const RESTORE_TIMEOUT_MS: u64 = 60_000;
 const NO_ANSWER: u64 = 0;
 
 /// This node, or another one by its index.
-type Holder = Option<u8>;
+type SessionHolder = Option<u8>;
 
 /// What this node has of a client id.
 #[derive(Clone, Copy, Default)]
@@ -66,32 +66,32 @@ struct LocalSession {
 
 /// The node that has a session, for the owner of its client id.
 #[derive(Clone, Copy)]
-struct Registration {
-    holder: Holder,
+struct SessionRegistration {
+    holder: SessionHolder,
     since_ms: u64,
     /// The client wanted its earlier session, and got a new one although not all nodes had registered theirs.
     is_provisional: bool,
 }
 
 /// A claim of a client of this node or of another one.
-struct Claim {
-    from: Claimant,
+struct SessionClaim {
+    from: SessionClaimant,
     keep: bool,
     client_id: Box<str>,
     arrived_ms: u64,
 }
 
 #[derive(Clone, Copy)]
-enum Claimant {
+enum SessionClaimant {
     Shard(u16),
     Peer { peer: u8, request: u64 },
 }
 
-impl Claimant {
-    fn holder(self) -> Holder {
+impl SessionClaimant {
+    fn holder(self) -> SessionHolder {
         match self {
-            Claimant::Shard(_) => None,
-            Claimant::Peer { peer, .. } => Some(peer),
+            SessionClaimant::Shard(_) => None,
+            SessionClaimant::Peer { peer, .. } => Some(peer),
         }
     }
 }
@@ -104,10 +104,10 @@ struct SentClaim {
 }
 
 /// A session that the owner takes over for the first of these claims.
-struct Takeover {
+struct SessionTakeover {
     client_id: Box<str>,
-    holder: Holder,
-    claims: VecDeque<Claim>,
+    holder: SessionHolder,
+    claims: VecDeque<SessionClaim>,
 }
 
 /// Who requested the end of a session of this node.
@@ -154,14 +154,14 @@ pub(crate) struct SessionDirectory {
     now_ms: u64,
     local: HashMap<Box<str>, LocalSession, RandomState>,
     /// Sessions of client ids that this node owns.
-    owned: HashMap<Box<str>, Registration, RandomState>,
+    owned: HashMap<Box<str>, SessionRegistration, RandomState>,
     /// By their numbers.
     sent_claims: HashMap<u64, SentClaim, RandomState>,
-    takeovers: HashMap<u64, Takeover, RandomState>,
+    takeovers: HashMap<u64, SessionTakeover, RandomState>,
     /// The number of the takeover of each client id.
     takeover_of: HashMap<Box<str>, u64, RandomState>,
     /// Claims that wait until all nodes have registered their sessions.
-    waiting_claims: Vec<Claim>,
+    waiting_claims: Vec<SessionClaim>,
     /// Requests to shards of this node to end a session, by their numbers.
     end_requests: HashMap<u64, EndRequest, RandomState>,
     last_request: u64,
@@ -211,7 +211,7 @@ impl SessionDirectory {
     }
 
     /// The node that owns a client id among those that can be reached.
-    fn owner_of(&self, client_id: &str) -> Holder {
+    fn owner_of(&self, client_id: &str) -> SessionHolder {
         let id = xxh3_64(client_id.as_bytes());
         let peers = self.peers.iter().enumerate();
         let hashes = peers.filter_map(|(index, peer)| {
@@ -244,7 +244,7 @@ impl SessionDirectory {
         if self.peers[usize::from(index)].take().is_none() {
             return;
         }
-        let is_gone = |claim: &Claim| claim.from.holder() == Some(index);
+        let is_gone = |claim: &SessionClaim| claim.from.holder() == Some(index);
         self.owned
             .retain(|_, registration| registration.holder != Some(index));
         self.waiting_claims.retain(|claim| !is_gone(claim));
@@ -280,12 +280,13 @@ impl SessionDirectory {
         self.local = local;
         self.report_registration();
         let takeovers = std::mem::take(&mut self.takeovers).into_values();
-        let mut claims: Vec<Claim> = takeovers.flat_map(|takeover| takeover.claims).collect();
+        let mut claims: Vec<SessionClaim> =
+            takeovers.flat_map(|takeover| takeover.claims).collect();
         self.takeover_of.clear();
         claims.append(&mut self.waiting_claims);
         let sent = std::mem::take(&mut self.sent_claims).into_values();
-        claims.extend(sent.map(|sent| Claim {
-            from: Claimant::Shard(sent.shard),
+        claims.extend(sent.map(|sent| SessionClaim {
+            from: SessionClaimant::Shard(sent.shard),
             keep: sent.keep,
             client_id: sent.client_id,
             arrived_ms: now_ms,
@@ -386,17 +387,17 @@ impl SessionDirectory {
     /// A client wants its session (`keep`), or a new one, on a shard of this node.
     pub(crate) fn claim(&mut self, shard: u16, client_id: Box<str>, keep: bool) {
         self.local.entry(client_id.clone()).or_default().claims += 1;
-        self.decide_or_send(Claim {
-            from: Claimant::Shard(shard),
+        self.decide_or_send(SessionClaim {
+            from: SessionClaimant::Shard(shard),
             keep,
             client_id,
             arrived_ms: self.now_ms,
         });
     }
 
-    fn decide_or_send(&mut self, claim: Claim) {
+    fn decide_or_send(&mut self, claim: SessionClaim) {
         match (self.owner_of(&claim.client_id), claim.from) {
-            (Some(owner), Claimant::Shard(shard)) => {
+            (Some(owner), SessionClaimant::Shard(shard)) => {
                 let request = self.next_request();
                 let message = SessionMessage::Claim {
                     request,
@@ -461,8 +462,8 @@ impl SessionDirectory {
                 request,
                 keep,
                 client_id,
-            } => self.decide(Claim {
-                from: Claimant::Peer {
+            } => self.decide(SessionClaim {
+                from: SessionClaimant::Peer {
                     peer: from,
                     request,
                 },
@@ -500,8 +501,8 @@ impl SessionDirectory {
         }
     }
 
-    fn handle_register(&mut self, holder: Holder, client_id: &str, since_ms: u64) {
-        let new = Registration {
+    fn handle_register(&mut self, holder: SessionHolder, client_id: &str, since_ms: u64) {
+        let new = SessionRegistration {
             holder,
             since_ms,
             is_provisional: false,
@@ -536,7 +537,7 @@ impl SessionDirectory {
         }
     }
 
-    fn handle_release(&mut self, holder: Holder, client_id: &str) {
+    fn handle_release(&mut self, holder: SessionHolder, client_id: &str) {
         let registration = self.owned.get(client_id);
         if registration.is_some_and(|registration| registration.holder == holder) {
             self.owned.remove(client_id);
@@ -545,7 +546,7 @@ impl SessionDirectory {
 
     // What the owner of a client id decides.
 
-    fn decide(&mut self, claim: Claim) {
+    fn decide(&mut self, claim: SessionClaim) {
         // The sender may know already, or still, other nodes than this one.
         if !self.is_settled || self.owner_of(&claim.client_id).is_some() {
             self.waiting_claims.push(claim);
@@ -566,8 +567,8 @@ impl SessionDirectory {
         }
     }
 
-    fn grant(&mut self, claim: &Claim) {
-        let registration = Registration {
+    fn grant(&mut self, claim: &SessionClaim) {
+        let registration = SessionRegistration {
             holder: claim.from.holder(),
             since_ms: self.now_ms,
             is_provisional: claim.keep && !self.is_complete(),
@@ -576,10 +577,12 @@ impl SessionDirectory {
         self.answer(claim, SessionClaimOutcome::Granted);
     }
 
-    fn answer(&mut self, claim: &Claim, outcome: SessionClaimOutcome) {
+    fn answer(&mut self, claim: &SessionClaim, outcome: SessionClaimOutcome) {
         match claim.from {
-            Claimant::Shard(shard) => self.answer_shard(shard, claim.client_id.clone(), outcome),
-            Claimant::Peer { peer, request } => {
+            SessionClaimant::Shard(shard) => {
+                self.answer_shard(shard, claim.client_id.clone(), outcome)
+            }
+            SessionClaimant::Peer { peer, request } => {
                 let claimed = SessionMessage::Claimed { request, outcome };
                 self.to_peers.push((peer, claimed));
             }
@@ -598,10 +601,10 @@ impl SessionDirectory {
         self.to_shards.push((shard, message));
     }
 
-    fn take_over(&mut self, holder: Holder, claim: Claim) {
+    fn take_over(&mut self, holder: SessionHolder, claim: SessionClaim) {
         let request = self.next_request();
         let (client_id, keep) = (claim.client_id.clone(), claim.keep);
-        let takeover = Takeover {
+        let takeover = SessionTakeover {
             client_id: client_id.clone(),
             holder,
             claims: VecDeque::from([claim]),

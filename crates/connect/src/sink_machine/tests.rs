@@ -25,7 +25,7 @@ use crate::{SinkRow, SinkValue};
 
 /// A simulated system that stores rows with a number `n` and a `key`.
 #[derive(Default)]
-struct System {
+struct SimulatedSystem {
     rows: Mutex<Vec<(i64, i64)>>,
     batches: Mutex<Vec<usize>>,
     is_down: AtomicBool,
@@ -48,7 +48,7 @@ fn number(row: SinkRow<'_>, name: &str) -> i64 {
     }
 }
 
-impl SinkWriter for System {
+impl SinkWriter for SimulatedSystem {
     fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
             let delay = *self.delay.lock().unwrap();
@@ -89,8 +89,8 @@ impl SinkWriter for System {
     }
 }
 
-struct Bench {
-    system: Arc<System>,
+struct SinkFixture {
+    system: Arc<SimulatedSystem>,
     queue: Arc<MemoryQueue>,
     dead: Arc<DeadLetters>,
     metrics: Arc<SinkCounters>,
@@ -100,7 +100,7 @@ struct Bench {
     retry: RetrySettings,
 }
 
-impl Bench {
+impl SinkFixture {
     fn new() -> Self {
         let metrics = Arc::new(SinkCounters::default());
         let settings = QueueSettings {
@@ -210,7 +210,7 @@ fn sorted(mut numbers: Vec<i64>) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_row_arrives_once_in_batches() {
-    let bench = Bench::new();
+    let bench = SinkFixture::new();
     let (stop, done) = bench.start(Vec::new());
     bench.push(0..1234);
     assert!(bench.drain(&stop, done).await.is_empty());
@@ -224,7 +224,7 @@ async fn every_row_arrives_once_in_batches() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_system_that_is_down_costs_time_and_no_row() {
-    let bench = Bench::new();
+    let bench = SinkFixture::new();
     bench.system.is_down.store(true, Relaxed);
     let (stop, done) = bench.start(Vec::new());
     bench.push(0..500);
@@ -245,9 +245,9 @@ async fn a_system_that_is_down_costs_time_and_no_row() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_keep_their_order_through_failures() {
-    let bench = Bench {
+    let bench = SinkFixture {
         key: Some("${key}"),
-        ..Bench::new()
+        ..SinkFixture::new()
     };
     bench.system.is_flaky.store(true, Relaxed);
     let (stop, done) = bench.start(Vec::new());
@@ -272,7 +272,7 @@ async fn keys_keep_their_order_through_failures() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_is_to_blame_is_found_and_the_others_are_written() {
-    let bench = Bench::new();
+    let bench = SinkFixture::new();
     bench.system.poison.lock().unwrap().extend([3, 77, 78, 199]);
     let (stop, done) = bench.start(Vec::new());
     bench.push(0..200);
@@ -290,9 +290,9 @@ async fn a_row_that_is_to_blame_is_found_and_the_others_are_written() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn single_rows_are_tried_again_or_buried() {
-    let bench = Bench {
+    let bench = SinkFixture {
         in_flight: 1,
-        ..Bench::new()
+        ..SinkFixture::new()
     };
     {
         let mut rejected = bench.system.rejected.lock().unwrap();
@@ -315,7 +315,7 @@ async fn single_rows_are_tried_again_or_buried() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_so_many_attempts_rows_are_buried() {
-    let bench = Bench {
+    let bench = SinkFixture {
         retry: RetrySettings {
             initial_delay_ms: 1,
             max_delay_ms: 1,
@@ -323,7 +323,7 @@ async fn after_so_many_attempts_rows_are_buried() {
             ..RetrySettings::default()
         },
         in_flight: 1,
-        ..Bench::new()
+        ..SinkFixture::new()
     };
     bench.system.is_down.store(true, Relaxed);
     let (stop, done) = bench.start(Vec::new());
@@ -336,7 +336,7 @@ async fn after_so_many_attempts_rows_are_buried() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_person_has_to_mend_is_not_tried_for_ever() {
-    let bench = Bench {
+    let bench = SinkFixture {
         retry: RetrySettings {
             initial_delay_ms: 1,
             max_delay_ms: 1,
@@ -344,7 +344,7 @@ async fn what_a_person_has_to_mend_is_not_tried_for_ever() {
             ..RetrySettings::default()
         },
         in_flight: 1,
-        ..Bench::new()
+        ..SinkFixture::new()
     };
     bench.system.is_wrong.store(true, Relaxed);
     let (stop, done) = bench.start(Vec::new());
@@ -368,7 +368,7 @@ async fn what_a_person_has_to_mend_is_not_tried_for_ever() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_costs_a_row_and_not_the_sink() {
-    let bench = Bench::new();
+    let bench = SinkFixture::new();
     let (stop, done) = bench.start(Vec::new());
     bench.push(-1..20);
     bench.drain(&stop, done).await;
@@ -378,7 +378,7 @@ async fn a_panic_costs_a_row_and_not_the_sink() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_system_that_does_not_answer_is_tried_again() {
-    let bench = Bench::new();
+    let bench = SinkFixture::new();
     *bench.system.delay.lock().unwrap() = Duration::from_secs(3600);
     let (stop, done) = bench.start(Vec::new());
     bench.push(0..10);
@@ -394,9 +394,9 @@ async fn a_system_that_does_not_answer_is_tried_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_left_goes_to_the_next_machine() {
-    let bench = Bench {
+    let bench = SinkFixture {
         in_flight: 1,
-        ..Bench::new()
+        ..SinkFixture::new()
     };
     bench.system.is_down.store(true, Relaxed);
     let (stop, done) = bench.start(Vec::new());
@@ -423,10 +423,10 @@ async fn what_is_left_goes_to_the_next_machine() {
 async fn rows_in_files_are_there_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let files = SinkInventory::open(directory.path()).files("q");
-    let bench = Bench {
+    let bench = SinkFixture {
         files: Some(files.clone()),
         in_flight: 1,
-        ..Bench::new()
+        ..SinkFixture::new()
     };
     bench.system.is_down.store(true, Relaxed);
     let (stop, done) = bench.start(Vec::new());
@@ -463,11 +463,11 @@ async fn rows_in_files_are_there_after_a_restart() {
     bench.system.is_down.store(false, Relaxed);
     bench.push(2100..2110);
     let (stop, done) = {
-        let without = Bench {
+        let without = SinkFixture {
             files: None,
             system: bench.system.clone(),
             queue: bench.queue.clone(),
-            ..Bench::new()
+            ..SinkFixture::new()
         };
         let (stop, stopped) = watch::channel(StopSignal::Run);
         let plan = SinkRunPlan {

@@ -16,13 +16,13 @@ use crate::http::HttpServer;
 /// Generous, because the machine may be compiling at the same time.
 const LIMIT: Duration = Duration::from_secs(60);
 
-pub(crate) struct Bench {
+pub(crate) struct ConnectorFixture {
     pub(crate) runtime: Runtime,
     pub(crate) service: ConnectorService,
     sink: SinkId,
 }
 
-impl Bench {
+impl ConnectorFixture {
     /// `sink` without the name of its connector.
     pub(crate) fn new(connector: Value, mut sink: Value) -> Self {
         let runtime = Runtime::new().unwrap();

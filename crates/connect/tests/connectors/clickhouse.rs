@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, until};
+use crate::bench::{ConnectorFixture, until};
 use crate::http::{HttpServer, ReceivedRequest, Reply};
 
 #[derive(Default)]
-struct Table {
+struct ClickHouseTable {
     rows: Vec<Value>,
     tokens: BTreeSet<String>,
 }
 
-fn insert(asked: &ReceivedRequest, table: &Mutex<Table>) -> Reply {
+fn insert(asked: &ReceivedRequest, table: &Mutex<ClickHouseTable>) -> Reply {
     let error = |status, code: u32, text: &str| {
         let header = format!("X-ClickHouse-Exception-Code: {code}");
         (
@@ -61,8 +61,8 @@ fn insert(asked: &ReceivedRequest, table: &Mutex<Table>) -> Reply {
     (200, Vec::new(), String::new())
 }
 
-fn start() -> (HttpServer, Arc<Mutex<Table>>) {
-    let table = Arc::<Mutex<Table>>::default();
+fn start() -> (HttpServer, Arc<Mutex<ClickHouseTable>>) {
+    let table = Arc::<Mutex<ClickHouseTable>>::default();
     let shared = table.clone();
     (
         HttpServer::start(move |asked| insert(asked, &shared)),
@@ -83,7 +83,7 @@ fn columns_keep_their_types_and_bad_rows_are_found() {
         "table": "t", "columns": {"n": "${n}", "who": "<${who}>", "gone": "${gone}"},
         "batch": {"max_rows": 64, "max_wait_ms": 50}
     });
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     assert_eq!(bench.test().unwrap(), "ClickHouse 25.8.1.1");
     for n in 0..60 {
         bench.push(json!({"n": n, "who": "a\"b"}));
@@ -104,7 +104,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_server_is_down() {
     let (server, table) = start();
     server.lose_every(4);
     let sink = json!({"table": "t", "order": "all", "batch": {"max_rows": 100, "max_wait_ms": 5}});
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     bench.push_during_outage(&server, 100);
     let rows = &table.lock().unwrap().rows;
     let numbers: Vec<_> = rows.iter().map(|row| row["n"].as_u64().unwrap()).collect();
@@ -115,7 +115,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_server_is_down() {
 #[test]
 fn a_missing_table_is_reported_and_waited_for() {
     let (server, _) = start();
-    let bench = Bench::new(
+    let bench = ConnectorFixture::new(
         connector(&server),
         json!({"table": "x`; DROP", "batch": {"max_wait_ms": 1}}),
     );
@@ -130,7 +130,7 @@ fn a_missing_table_is_reported_and_waited_for() {
 #[test]
 fn a_wrong_table_or_column_is_found_when_the_sink_is_made() {
     let (server, table) = start();
-    let bench = Bench::new(connector(&server), json!({"table": "t"}));
+    let bench = ConnectorFixture::new(connector(&server), json!({"table": "t"}));
     let probe = |sink: Value| {
         let mut sink = sink;
         sink["connector"] = "c".into();

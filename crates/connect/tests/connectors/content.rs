@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use connect::{AfterExport, ContentPort, FileContent};
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, until};
+use crate::bench::{ConnectorFixture, until};
 use crate::http::{HttpServer, ReceivedRequest, Reply, decoded};
 use crate::s3::is_signed;
 
 const MEBIBYTE: usize = 1 << 20;
 
 /// Paths and bodies of requests.
-type Received = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+type ReceivedRequests = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
 /// Files in a directory, and what sinks record about their exports.
 struct Files {
@@ -241,8 +241,8 @@ fn store_connector(server: &HttpServer) -> Value {
     })
 }
 
-fn bench(connector: Value, sink: Value) -> (Bench, Arc<Files>) {
-    let bench = Bench::new(connector, sink);
+fn bench(connector: Value, sink: Value) -> (ConnectorFixture, Arc<Files>) {
+    let bench = ConnectorFixture::new(connector, sink);
     let files = Files::new();
     bench.service.set_content_port(files.clone());
     (bench, files)
@@ -343,7 +343,7 @@ fn the_parts_of_a_cancelled_export_are_removed_from_the_store() {
 
 #[test]
 fn a_file_is_the_streamed_body_of_a_request() {
-    let received = Received::default();
+    let received = ReceivedRequests::default();
     let log = received.clone();
     let server = HttpServer::start(move |asked| {
         assert_eq!(asked.method, "PUT");
@@ -411,7 +411,7 @@ fn an_attempt_without_progress_ends() {
 #[test]
 fn settings_that_do_not_apply_to_files_are_refused() {
     let (server, _) = start_store();
-    let bench = Bench::new(store_connector(&server), json!({}));
+    let bench = ConnectorFixture::new(store_connector(&server), json!({}));
     let check = |sink: Value| bench.service.check_sink(&sink).unwrap_err().to_string();
     let disk = json!({"connector": "c", "format": "content", "queue": {"disk": {}}});
     assert!(check(disk).contains("queue.disk: not for format"));

@@ -5,13 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
+use crate::bench::ConnectorFixture;
 use crate::http::{HttpServer, ReceivedRequest, Reply};
 
 /// Documents by index and id.
-type Documents = Arc<Mutex<BTreeMap<(String, String), Value>>>;
+type StoredDocuments = Arc<Mutex<BTreeMap<(String, String), Value>>>;
 
-fn bulk(asked: &ReceivedRequest, documents: &Documents, seen: &Mutex<BTreeSet<String>>) -> Reply {
+fn bulk(
+    asked: &ReceivedRequest,
+    documents: &StoredDocuments,
+    seen: &Mutex<BTreeSet<String>>,
+) -> Reply {
     if asked.method == "GET" {
         let version = json!({"version": {"number": "2.19.1", "distribution": "opensearch"}});
         return (200, Vec::new(), version.to_string());
@@ -52,8 +56,8 @@ fn bulk(asked: &ReceivedRequest, documents: &Documents, seen: &Mutex<BTreeSet<St
     (200, Vec::new(), answer.to_string())
 }
 
-fn start() -> (HttpServer, Documents) {
-    let documents = Documents::default();
+fn start() -> (HttpServer, StoredDocuments) {
+    let documents = StoredDocuments::default();
     let shared = documents.clone();
     let seen = Mutex::default();
     (
@@ -70,7 +74,7 @@ fn connector(server: &HttpServer) -> Value {
 fn items_are_settled_one_by_one() {
     let (server, documents) = start();
     let sink = json!({"index": "Logs-%Y.%m.%d", "id": "${id}", "batch": {"max_rows": 50}});
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     assert_eq!(bench.test().unwrap(), "OpenSearch 2.19.1");
     for n in 0..20 {
         bench.push(json!({"n": n, "id": format!("d{n}"), "timestamp": 1_000_000_000_000_u64}));
@@ -97,7 +101,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_server_is_down() {
         let (server, documents) = start();
         server.lose_every(5);
         let sink = json!({"index": "t", "action": action, "batch": {"max_rows": 100}});
-        let bench = Bench::new(connector(&server), sink);
+        let bench = ConnectorFixture::new(connector(&server), sink);
         bench.push_during_outage(&server, 500);
         let documents = documents.lock().unwrap();
         let numbers: BTreeSet<_> = documents
@@ -114,7 +118,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_server_is_down() {
 fn rows_that_would_spoil_a_request_are_dead_letters() {
     let (server, documents) = start();
     let sink = json!({"index": "${topic}", "document": "{\"n\": ${n},\n \"t\": 1}"});
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     bench.push(json!({"n": 1, "topic": "good"}));
     bench.push(json!({"n": "1}\n{", "topic": "good"}));
     bench.push(json!({"n": 1, "topic": "_bad"}));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::bench::{Bench, until};
+use crate::bench::{ConnectorFixture, until};
 
 /// Encryption that the mail server offers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -193,7 +193,7 @@ fn mails_are_sent_with_and_without_tls() {
         let mut connector = server.connector(setting);
         connector["username"] = "ann".into();
         connector["password"] = "secret".into();
-        let bench = Bench::new(connector, sink());
+        let bench = ConnectorFixture::new(connector, sink());
         assert_eq!(bench.test().unwrap(), "SMTP server post.example");
         bench.push(row("oven\r\nBcc: all@example.org"));
         bench.push(row("stove"));
@@ -229,7 +229,7 @@ fn mails_are_sent_with_and_without_tls() {
 fn a_mail_is_put_off_or_rejected_and_the_others_are_sent() {
     let server = MailServer::start(ServerSecurity::Plain);
     server.received.lock().unwrap().busy = 2;
-    let bench = Bench::new(server.connector("none"), sink());
+    let bench = ConnectorFixture::new(server.connector("none"), sink());
     bench.push(row("one"));
     bench.push(json!({"severity": "MINOR", "deviceId": "two", "details": "spam"}));
     bench.push(row("three"));
@@ -249,7 +249,7 @@ fn a_server_that_cannot_be_used_is_reported_and_receives_no_secret() {
     let mut connector = server.connector("starttls");
     connector["username"] = "ann".into();
     connector["password"] = "secret".into();
-    let bench = Bench::new(connector, sink());
+    let bench = ConnectorFixture::new(connector, sink());
     let error = bench.test().unwrap_err();
     assert!(error.contains("no STARTTLS"), "{error}");
     bench.stop();
@@ -261,7 +261,7 @@ fn a_server_that_cannot_be_used_is_reported_and_receives_no_secret() {
     );
     let mut connector = server.connector("tls");
     connector["tls"]["ca"] = json!(other.ca.path());
-    let bench = Bench::new(connector, sink());
+    let bench = ConnectorFixture::new(connector, sink());
     let error = bench.test().unwrap_err();
     assert!(error.contains("certificate"), "{error}");
     bench.stop();
@@ -270,7 +270,7 @@ fn a_server_that_cannot_be_used_is_reported_and_receives_no_secret() {
     let mut connector = server.connector("none");
     connector["username"] = "ann".into();
     connector["password"] = "wrong".into();
-    let bench = Bench::new(connector, sink());
+    let bench = ConnectorFixture::new(connector, sink());
     bench.push(row("one"));
     until("it was tried again", || {
         (bench.metrics().retried > 1).then_some(())

@@ -35,10 +35,10 @@ pub(crate) type Reply = (u16, Vec<String>, String);
 
 pub(crate) struct HttpServer {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<HttpServerState>,
 }
 
-struct State {
+struct HttpServerState {
     answer: Box<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>,
     is_down: AtomicBool,
     /// Every n-th answer is lost with its connection after the request was processed.
@@ -52,7 +52,7 @@ impl HttpServer {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State {
+        let state = Arc::new(HttpServerState {
             answer: Box::new(answer),
             is_down: AtomicBool::new(false),
             lose_every: AtomicU64::new(u64::MAX),
@@ -82,7 +82,7 @@ impl HttpServer {
     }
 }
 
-fn serve(state: &State, stream: TcpStream) -> Option<()> {
+fn serve(state: &HttpServerState, stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let asked = receive(&mut reader)?;

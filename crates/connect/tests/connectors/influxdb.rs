@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
+use crate::bench::ConnectorFixture;
 use crate::http::{HttpServer, ReceivedRequest, Reply};
 
-type Points = Arc<Mutex<BTreeSet<String>>>;
+type StoredPoints = Arc<Mutex<BTreeSet<String>>>;
 
-fn write(asked: &ReceivedRequest, points: &Points) -> Reply {
+fn write(asked: &ReceivedRequest, points: &StoredPoints) -> Reply {
     if asked.path == "/ping" {
         return (
             204,
@@ -60,8 +60,8 @@ fn write(asked: &ReceivedRequest, points: &Points) -> Reply {
     (204, Vec::new(), String::new())
 }
 
-fn start() -> (HttpServer, Points) {
-    let points = Points::default();
+fn start() -> (HttpServer, StoredPoints) {
+    let points = StoredPoints::default();
     let shared = points.clone();
     (
         HttpServer::start(move |asked| write(asked, &shared)),
@@ -92,7 +92,7 @@ fn lines_reach_all_three_versions() {
             "fields": {"n": "${n}", "f": {"value": "${n}", "type": "float"}, "s": "<${n}>"},
             "batch": {"max_wait_ms": 5}
         });
-        let bench = Bench::new(connector(&server, version), sink);
+        let bench = ConnectorFixture::new(connector(&server, version), sink);
         assert_eq!(bench.test().unwrap(), "InfluxDB 2.7.11");
         bench.push(json!({"n": 5, "key": 1, "topic": "a,b", "timestamp": 1_700_000_000_000_u64}));
         bench.push(json!({"n": "text", "key": 1, "topic": "a", "timestamp": 1}));
@@ -117,7 +117,7 @@ fn everything_is_there_though_answers_are_lost_and_the_server_is_down() {
     let (server, points) = start();
     server.lose_every(4);
     let sink = json!({"measurement": "m", "timestamp": "${n}", "batch": {"max_rows": 100, "max_wait_ms": 5}});
-    let bench = Bench::new(connector(&server, 2), sink);
+    let bench = ConnectorFixture::new(connector(&server, 2), sink);
     bench.push_during_outage(&server, 300);
     assert_eq!(points.lock().unwrap().len(), 3000);
     bench.stop();
@@ -128,7 +128,7 @@ fn a_wrong_token_is_reported_without_showing_it() {
     let (server, _) = start();
     let mut connector = connector(&server, 2);
     connector["token"] = "wrong-secret".into();
-    let bench = Bench::new(connector, json!({"measurement": "m"}));
+    let bench = ConnectorFixture::new(connector, json!({"measurement": "m"}));
     let why = bench.test().unwrap_err();
     assert!(
         why.contains("unauthorized") && !why.contains("secret"),

@@ -7,7 +7,7 @@ use connect::SourceMessage;
 use serde_json::{Value, json};
 use testkit::{CertificateAuthority, PASSWORD, ServerKind, TestServer, USER, processes};
 
-use crate::bench::{Bench, RunningSource, until};
+use crate::bench::{ConnectorFixture, RunningSource, until};
 
 struct Broker {
     server: TestServer,
@@ -71,7 +71,7 @@ fn rows_are_written_with_keys_headers_and_partitions() {
         "topic": "plain.${topic}", "key": "${key}", "value": "n=${n}", "timestamp": "${n}",
         "headers": {"Topic": "${topic}"}
     });
-    let bench = Bench::new(connector(server), sink);
+    let bench = ConnectorFixture::new(connector(server), sink);
     let answer = bench.test().unwrap();
     assert!(answer.ends_with("with 1 broker"), "{answer}");
     for n in 0..20 {
@@ -111,7 +111,7 @@ fn written_while_killed(
     let sink = json!({
         "topic": topic, "key": "${key}", "order": order, "batch": {"max_rows": 100}
     });
-    let bench = Bench::new(connector(server), sink);
+    let bench = ConnectorFixture::new(connector(server), sink);
     for round in 0..kills {
         bench.push_numbers(round * 3000..round * 3000 + 3000);
         // In the middle of it.
@@ -178,7 +178,7 @@ fn a_broker_that_does_not_answer_in_time_gets_nothing_twice() {
     let sink = json!({
         "topic": "frozen", "key": "${key}", "batch": {"max_rows": 50}, "write_timeout_ms": 400
     });
-    let bench = Bench::new(connector, sink);
+    let bench = ConnectorFixture::new(connector, sink);
     bench.push_numbers(0..2000);
     until("some are sent", || {
         (bench.metrics().sent > 100).then_some(())
@@ -202,7 +202,7 @@ fn a_row_that_is_too_large_is_the_only_dead_letter() {
         return;
     };
     server.create_topic("small", 1, &[("max.message.bytes", "2000")]);
-    let bench = Bench::new(
+    let bench = ConnectorFixture::new(
         connector(server),
         json!({"topic": "small", "max_message_bytes": 50_000}),
     );
@@ -247,7 +247,7 @@ fn every_compression_is_read_by_the_broker_and_from_it() {
         ] {
             server.create_topic(&topic, 1, &[("compression.type", brokers)]);
             let sink = json!({"topic": topic, "compression": ours});
-            let bench = Bench::new(connector(server), sink);
+            let bench = ConnectorFixture::new(connector(server), sink);
             bench.push_numbers(0..1000);
             assert_eq!(bench.until_settled(1000).failed, 0, "{:?}", bench.letters());
             bench.stop();
@@ -266,7 +266,7 @@ fn fewer_acks_write_too_and_idempotence_needs_all() {
     for acks in ["none", "leader"] {
         let topic = format!("acks-{acks}");
         server.create_topic(&topic, 2, &[]);
-        let bench = Bench::new(
+        let bench = ConnectorFixture::new(
             connector(server),
             json!({"topic": topic, "acks": acks, "partition": "${n % 2}"}),
         );
@@ -293,7 +293,7 @@ fn a_password_lets_in_by_every_mechanism() {
             "type": "kafka", "servers": [server.tls_address().to_string()], "sasl_mechanism": mechanism,
             "username": USER, "password": "wrong-password", "tls": {"ca": authority.certificate_path()}
         });
-        let bench = Bench::new(connector.clone(), json!({"topic": "secret"}));
+        let bench = ConnectorFixture::new(connector.clone(), json!({"topic": "secret"}));
         let why = bench.test().unwrap_err();
         assert!(why.contains("user or password are wrong"), "{why}");
         assert!(!why.contains("wrong-password"), "{why}");
@@ -307,7 +307,7 @@ fn a_password_lets_in_by_every_mechanism() {
     assert_eq!(all_of(server, "secret", 3).len(), 3);
     // Without TLS this port is invalid, without a login it rejects clients.
     let connection_error = |connector: Value| {
-        let bench = Bench::new(connector, json!({"topic": "secret"}));
+        let bench = ConnectorFixture::new(connector, json!({"topic": "secret"}));
         let why = bench.test().unwrap_err();
         bench.stop();
         why
@@ -326,7 +326,7 @@ fn a_source_goes_on_where_its_group_was() {
         return;
     };
     server.create_topic("resumed", 4, &[]);
-    let bench = Bench::new(
+    let bench = ConnectorFixture::new(
         connector(server),
         json!({"topic": "resumed", "key": "${n}"}),
     );
@@ -353,7 +353,7 @@ fn sources_of_a_group_share_partitions() {
         return;
     };
     server.create_topic("shared", 4, &[]);
-    let bench = Bench::new(
+    let bench = ConnectorFixture::new(
         connector(server),
         json!({"topic": "shared", "partition": "${n % 4}"}),
     );
@@ -410,7 +410,8 @@ fn a_source_receives_everything_though_the_broker_is_killed() {
     for group in [None, Some("killed")] {
         let topic = format!("read-{}", group.unwrap_or("alone"));
         server.create_topic(&topic, 2, &[]);
-        let bench = Bench::new(connector(server), json!({"topic": topic, "key": "${n}"}));
+        let bench =
+            ConnectorFixture::new(connector(server), json!({"topic": topic, "key": "${n}"}));
         bench.push_numbers(0..500);
         bench.until_settled(500);
         let mut source = json!({"topics": [topic], "start": {"offset": 0}});

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, until};
+use crate::bench::{ConnectorFixture, until};
 
 /// A batch received by a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ enum BatchFault {
 }
 
 #[derive(Default)]
-struct State {
+struct FakeBrokersState {
     ports: Vec<u16>,
     /// The partitions of the single topic.
     leaders: Vec<usize>,
@@ -42,19 +42,19 @@ struct State {
 }
 
 #[derive(Clone)]
-struct Brokers(Arc<Mutex<State>>);
+struct FakeBrokers(Arc<Mutex<FakeBrokersState>>);
 
-impl Brokers {
+impl FakeBrokers {
     /// Two brokers, the first of which leads this number of partitions.
     fn start(partitions: usize) -> Self {
         let listeners: Vec<_> = (0..2)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
         let ports = listeners.iter().map(|l| l.local_addr().unwrap().port());
-        let brokers = Self(Arc::new(Mutex::new(State {
+        let brokers = Self(Arc::new(Mutex::new(FakeBrokersState {
             ports: ports.collect(),
             leaders: vec![0; partitions],
-            ..State::default()
+            ..FakeBrokersState::default()
         })));
         for (broker, listener) in listeners.into_iter().enumerate() {
             let brokers = brokers.clone();
@@ -233,15 +233,15 @@ impl<'a> RequestReader<'a> {
     }
 }
 
-fn bench(brokers: &Brokers) -> Bench {
+fn bench(brokers: &FakeBrokers) -> ConnectorFixture {
     // Full batches, so that the content of each is known.
     let batch = json!({"max_rows": 10, "max_wait_ms": 60_000});
     let sink = json!({"topic": "t", "partition": "${p}", "order": "all", "batch": batch});
-    Bench::new(brokers.connector(), sink)
+    ConnectorFixture::new(brokers.connector(), sink)
 }
 
 /// Ten rows for these partitions in turn.
-fn push_ten(bench: &Bench, partitions: &[i32]) {
+fn push_ten(bench: &ConnectorFixture, partitions: &[i32]) {
     let turns = partitions.iter().cycle().take(10);
     turns.for_each(|p| bench.push(json!({"p": p})));
 }
@@ -256,7 +256,7 @@ fn written(got: &[ReceivedBatch], partition: i32) -> Vec<(usize, i64, i32, i32)>
 
 #[test]
 fn a_partition_that_moves_is_followed_and_others_are_not_written_again() {
-    let brokers = Brokers::start(2);
+    let brokers = FakeBrokers::start(2);
     let bench = bench(&brokers);
     push_ten(&bench, &[0, 1]);
     bench.until_settled(10);
@@ -272,7 +272,7 @@ fn a_partition_that_moves_is_followed_and_others_are_not_written_again() {
 
 #[test]
 fn a_batch_whose_answer_is_lost_goes_again_as_it_was() {
-    let brokers = Brokers::start(1);
+    let brokers = FakeBrokers::start(1);
     let bench = bench(&brokers);
     push_ten(&bench, &[0]);
     bench.until_settled(10);
@@ -289,7 +289,7 @@ fn a_batch_whose_answer_is_lost_goes_again_as_it_was() {
 
 #[test]
 fn a_producer_that_is_forgotten_begins_anew() {
-    let brokers = Brokers::start(1);
+    let brokers = FakeBrokers::start(1);
     let bench = bench(&brokers);
     push_ten(&bench, &[0]);
     bench.until_settled(10);
@@ -304,7 +304,7 @@ fn a_producer_that_is_forgotten_begins_anew() {
 
 #[test]
 fn rows_that_are_rejected_take_no_sequence_numbers() {
-    let brokers = Brokers::start(1);
+    let brokers = FakeBrokers::start(1);
     let bench = bench(&brokers);
     brokers.fault(BatchFault::RejectSecondRow);
     push_ten(&bench, &[0]);
@@ -329,7 +329,7 @@ fn rows_that_are_rejected_take_no_sequence_numbers() {
 
 #[test]
 fn too_few_replicas_are_waited_for() {
-    let brokers = Brokers::start(1);
+    let brokers = FakeBrokers::start(1);
     let bench = bench(&brokers);
     brokers.fault(BatchFault::Reject(19));
     push_ten(&bench, &[0]);

@@ -11,7 +11,7 @@ use testkit::{PASSWORD, ServerKind, TestServer, USER};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 
-use crate::bench::{Bench, RunningSource, until};
+use crate::bench::{ConnectorFixture, RunningSource, until};
 
 fn connector(address: &str, client_id: &str, protocol: &str) -> Value {
     json!({
@@ -36,7 +36,7 @@ fn numbers(source: &RunningSource) -> Vec<u64> {
 }
 
 /// Publishes until the source is connected.
-fn until_it_receives(bench: &Bench, source: &RunningSource) {
+fn until_it_receives(bench: &ConnectorFixture, source: &RunningSource) {
     until("the source is there", || {
         bench.push(json!({"topic": "t/hello", "hello": true}));
         (source.count() > 0).then_some(())
@@ -52,7 +52,7 @@ fn messages_go_both_ways_and_not_round_in_circles() {
     let sink = json!({
         "topic": "site/${topic}", "payload": "${payload}", "user_properties": {"from": "${who}"}
     });
-    let bench = Bench::new(at(&server, "one"), sink);
+    let bench = ConnectorFixture::new(at(&server, "one"), sink);
     assert_eq!(bench.test().unwrap(), "MQTT 5.0 broker");
     let source = json!({"topics": ["site/#"], "local_topic": "there/${topic}"});
     let other = RunningSource::start(at(&server, "two"), source.clone());
@@ -74,7 +74,7 @@ fn messages_go_both_ways_and_not_round_in_circles() {
     let from = ("from".to_owned(), "me".to_owned());
     assert!(message.properties.contains(&from), "{message:?}");
     // Messages of a third client reach both; after them, all earlier messages have arrived or never will.
-    let third = Bench::new(
+    let third = ConnectorFixture::new(
         at(&server, "three"),
         json!({"topic": "site/third", "qos": 0}),
     );
@@ -122,7 +122,7 @@ fn nothing_is_lost_and_order_is_kept_though_the_broker_goes_and_comes() {
         let address = server.address().to_string();
         let sink = json!({"topic": "${topic}", "order": "all", "batch": {"max_rows": 100}});
         let sender = connector(&address, &format!("out {protocol}"), protocol);
-        let bench = Bench::new(sender, sink);
+        let bench = ConnectorFixture::new(sender, sink);
         let receiver = connector(&address, &format!("in {protocol}"), protocol);
         let source = RunningSource::start(receiver, json!({"topics": ["t/+"]}));
         until_it_receives(&bench, &source);
@@ -155,7 +155,7 @@ fn a_killed_broker_is_waited_for() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Mosquitto) else {
         return;
     };
-    let bench = Bench::new(at(&server, "one"), json!({"topic": "t", "qos": 0}));
+    let bench = ConnectorFixture::new(at(&server, "one"), json!({"topic": "t", "qos": 0}));
     bench.push_numbers(0..100);
     assert_eq!(bench.until_settled(100).sent, 100);
     server.kill();
@@ -177,7 +177,7 @@ fn a_wrong_password_is_reported() {
     for protocol in ["5.0", "3.1.1"] {
         let mut connector = connector(&server.address().to_string(), "x", protocol);
         connector["password"] = "wrong-password".into();
-        let bench = Bench::new(connector, json!({"topic": "t"}));
+        let bench = ConnectorFixture::new(connector, json!({"topic": "t"}));
         let why = bench.test().unwrap_err();
         assert!(
             why.contains("rejected the connection: not authorized"),
@@ -230,14 +230,14 @@ fn tls_is_spoken_to_whom_we_trust() {
     std::fs::write(&ca, pem).unwrap();
     let mut trusting = connector(&format!("localhost:{port}"), "x", "5.0");
     trusting["tls"] = json!({"ca": ca});
-    let bench = Bench::new(trusting.clone(), json!({"topic": "t"}));
+    let bench = ConnectorFixture::new(trusting.clone(), json!({"topic": "t"}));
     assert_eq!(bench.test().unwrap(), "MQTT 5.0 broker");
     bench.push(json!({"n": 1}));
     assert_eq!(bench.until_settled(1).sent, 1);
     bench.stop();
     // The certificate names the host.
     trusting["server"] = format!("127.0.0.1:{port}").into();
-    let bench = Bench::new(trusting, json!({"topic": "t"}));
+    let bench = ConnectorFixture::new(trusting, json!({"topic": "t"}));
     let why = bench.test().unwrap_err();
     assert!(why.contains("TLS"), "{why}");
     bench.stop();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{NatsClient, PASSWORD, ServerKind, TestServer, USER};
 
-use crate::bench::{Bench, RunningSource, until};
+use crate::bench::{ConnectorFixture, RunningSource, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -53,7 +53,7 @@ fn rows_are_published_with_headers() {
     let sink = json!({
         "subject": "mqtt.${topic}", "payload": "n=${n}", "headers": {"Topic": "${topic}", "Line": "a\nb"}
     });
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     let answer = bench.test().unwrap();
     assert!(
         answer.starts_with("NATS 2.") && answer.ends_with("with JetStream"),
@@ -84,7 +84,7 @@ fn a_wrong_password_is_reported_and_waited_out() {
     };
     let mut connector = connector(&server);
     connector["password"] = "wrong-password".into();
-    let bench = Bench::new(connector.clone(), json!({"subject": "a"}));
+    let bench = ConnectorFixture::new(connector.clone(), json!({"subject": "a"}));
     let why = bench.test().unwrap_err();
     assert!(why.contains("Authorization Violation"), "{why}");
     bench.push(json!({"n": 1}));
@@ -107,7 +107,7 @@ fn a_stream_gets_everything_once_and_in_order_though_the_server_is_killed() {
     let sink = json!({
         "subject": "rows.${key}", "jetstream": true, "order": "all", "batch": {"max_rows": 100}
     });
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     for round in 0..3 {
         bench.push_numbers(round * 3000..round * 3000 + 3000);
         // In the middle of it.
@@ -128,7 +128,7 @@ fn without_a_stream_nothing_is_lost_that_the_server_did_not_lose() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
-    let bench = Bench::new(
+    let bench = ConnectorFixture::new(
         connector(&server),
         json!({"subject": "x", "batch": {"max_rows": 50}}),
     );
@@ -160,7 +160,7 @@ fn what_a_stream_rejects_is_a_dead_letter_and_a_missing_stream_is_waited_for() {
     };
     // Without an order, batches may overtake each other.
     let sink = json!({"subject": "rows.a", "jetstream": true, "order": "all"});
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     bench.push(json!({"n": 0}));
     until("it says what is missing", || {
         bench.problem().contains("no stream captures").then_some(())

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{ServerKind, TestServer};
 
-use crate::bench::{Bench, until};
+use crate::bench::{ConnectorFixture, until};
 
 fn count(server: &TestServer, index: &str) -> u64 {
     server.http("POST", &format!("/{index}/_refresh"), "");
@@ -21,7 +21,7 @@ fn everything_is_there_once_though_the_server_is_killed() {
     let connector =
         json!({"type": "elasticsearch", "urls": [format!("http://{}", server.address())]});
     let sink = json!({"index": "kit-%Y.%m", "batch": {"max_rows": 200}});
-    let bench = Bench::new(connector, sink);
+    let bench = ConnectorFixture::new(connector, sink);
     let answer = bench.test().unwrap();
     assert!(answer.starts_with("OpenSearch 2."), "{answer}");
     let row = |n: u64| json!({"n": n, "timestamp": 1_000_000_000_000_u64});

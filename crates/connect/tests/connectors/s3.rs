@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use ring::{digest, hmac};
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
+use crate::bench::ConnectorFixture;
 use crate::http::{HttpServer, ReceivedRequest, Reply, decoded};
 
-type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+type StoredObjects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -46,7 +46,7 @@ pub(crate) fn is_signed(asked: &ReceivedRequest, secret: &str) -> bool {
     scope.ends_with("/eu-west-1/s3/aws4_request") && part("Signature=") == hex(&key)
 }
 
-fn store(asked: &ReceivedRequest, objects: &Objects) -> Reply {
+fn store(asked: &ReceivedRequest, objects: &StoredObjects) -> Reply {
     if !is_signed(asked, "gate") {
         let what = "<Error><Code>SignatureDoesNotMatch</Code></Error>";
         return (403, Vec::new(), what.into());
@@ -72,8 +72,8 @@ fn store(asked: &ReceivedRequest, objects: &Objects) -> Reply {
     (200, Vec::new(), String::new())
 }
 
-fn start() -> (HttpServer, Objects) {
-    let objects = Objects::default();
+fn start() -> (HttpServer, StoredObjects) {
+    let objects = StoredObjects::default();
     let shared = objects.clone();
     (
         HttpServer::start(move |asked| store(asked, &shared)),
@@ -92,7 +92,7 @@ fn connector(server: &HttpServer) -> Value {
 fn rows_are_put_together_by_key() {
     let (server, objects) = start();
     let sink = json!({"key": "a b/%Y/${key}/", "line": "${n}", "batch": {"max_rows": 100, "max_wait_ms": 300}});
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     assert_eq!(bench.test().unwrap(), "the bucket exists");
     for n in 0..100 {
         bench.push(json!({"n": n, "key": n % 2, "timestamp": 1_000_000_000_000_u64}));
@@ -122,7 +122,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_store_is_down() {
     let (server, objects) = start();
     server.lose_every(4);
     let sink = json!({"batch": {"max_rows": 100, "max_wait_ms": 5}});
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     bench.push_during_outage(&server, 300);
     let objects = objects.lock().unwrap();
     let lines = objects.values().flat_map(|body| text(body).lines());
@@ -144,7 +144,7 @@ fn a_wrong_key_is_reported_without_showing_it() {
     let (server, _) = start();
     let mut connector = connector(&server);
     connector["secret_access_key"] = "wrong-secret".into();
-    let bench = Bench::new(connector, json!({}));
+    let bench = ConnectorFixture::new(connector, json!({}));
     let why = bench.test().unwrap_err();
     assert!(
         why.contains("SignatureDoesNotMatch") && !why.contains("secret"),
@@ -164,7 +164,7 @@ fn objects_are_parquet_files() {
         "key": "t/", "format": "parquet", "batch": {"max_rows": 100, "max_wait_ms": 300},
         "columns": [{"name": "n", "type": "int", "value": "${n}"}, {"name": "k", "value": "${key}"}]
     });
-    let bench = Bench::new(connector(&server), sink);
+    let bench = ConnectorFixture::new(connector(&server), sink);
     bench.push_numbers(0..500);
     bench.push(json!({"n": "no number"}));
     let metrics = bench.until_settled(501);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::{ServerKind, TestServer, processes};
 
-use crate::node::{Node, assert_all_in_order, push};
+use crate::node::{ConnectorNode, assert_all_in_order, push};
 
 /// Set in the process that pushes and is killed: the directory and the address of the server.
 const CHILD: &str = "TIDEGATE_TEST_SINK_CHILD";
@@ -24,9 +24,9 @@ fn settings(address: &str) -> (Value, Value) {
     (connector, sink)
 }
 
-fn node(directory: &Path, address: &str) -> (Node, connect::SinkId) {
+fn node(directory: &Path, address: &str) -> (ConnectorNode, connect::SinkId) {
     let (connector, sink) = settings(address);
-    let node = Node::start(Some(directory));
+    let node = ConnectorNode::start(Some(directory));
     node.service.set_connector("c", &connector).unwrap();
     let sink = node.service.set_sink("s", &sink).unwrap();
     (node, sink)

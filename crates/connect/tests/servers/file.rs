@@ -5,7 +5,7 @@ use std::path::Path;
 use connect::{PushOutcome, SinkState};
 use serde_json::{Value, json};
 
-use crate::node::{Node, push};
+use crate::node::{ConnectorNode, push};
 
 fn lines(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -15,7 +15,7 @@ fn lines(path: &Path) -> Vec<String> {
 #[test]
 fn rows_are_lines() {
     let directory = tempfile::tempdir().unwrap();
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     let connector = json!({"type": "file", "directory": "out"});
     node.service.set_connector("c", &connector).unwrap();
     assert_eq!(node.test().unwrap(), "the directory can be written");
@@ -45,7 +45,7 @@ fn rows_are_lines() {
 #[test]
 fn a_file_is_below_the_folder_of_the_node() {
     let directory = tempfile::tempdir().unwrap();
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     for bad in ["../x", "/etc", "a/../../b"] {
         let error = node
             .service
@@ -65,7 +65,7 @@ fn a_file_is_below_the_folder_of_the_node() {
 
 #[test]
 fn mistakes_are_reported_with_the_field() {
-    let node = Node::start(None);
+    let node = ConnectorNode::start(None);
     let field = |value: Value| node.service.set_connector("c", &value).unwrap_err().field;
     assert_eq!(field(json!({"server": "x"})), "type");
     assert_eq!(field(json!({"type": "mysq"})), "type");
@@ -109,7 +109,7 @@ fn mistakes_are_reported_with_the_field() {
 #[test]
 fn a_sink_waits_for_its_connector_and_changes_without_loss() {
     let directory = tempfile::tempdir().unwrap();
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     let settings = |file: &str| json!({"connector": "c", "file": file, "order": "all", "batch": {"max_rows": 7}});
     let sink = node.service.set_sink("s", &settings("a")).unwrap();
     assert_eq!(node.status().state, SinkState::NoConnector);
@@ -137,7 +137,7 @@ fn a_sink_waits_for_its_connector_and_changes_without_loss() {
 #[test]
 fn a_disabled_or_deleted_sink_is_unknown() {
     let directory = tempfile::tempdir().unwrap();
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     node.service
         .set_connector("c", &json!({"type": "file"}))
         .unwrap();
@@ -173,13 +173,13 @@ fn what_is_left_at_the_end_becomes_dead_letters_that_are_there_at_the_next_start
     // No server listens there.
     let connector = json!({"type": "redis", "server": "127.0.0.1:9"});
     let sink = json!({"connector": "c", "command": "RPUSH l ${n}"});
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     node.service.set_connector("c", &connector).unwrap();
     let id = node.service.set_sink("s", &sink).unwrap();
     node.push(id, 0..10);
     let stopping = node.service.stop(std::time::Duration::from_millis(50));
     node.runtime.block_on(stopping);
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     node.service.set_sink("s", &sink).unwrap();
     let letters = node.service.dead_letters("s", 0, 99).unwrap();
     assert_eq!(letters.len(), 10);
@@ -195,7 +195,7 @@ fn a_sink_that_is_created_anew_keeps_its_own_dead_letters() {
         "connector": "c", "command": "RPUSH l ${n}", "queue": {"disk": {}},
         "retry": {"max_attempts": 1}, "batch": {"max_wait_ms": 1}
     });
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     node.service.set_connector("c", &connector).unwrap();
     let id = node.service.set_sink("s", &sink).unwrap();
     node.push(id, 0..3);
@@ -209,7 +209,7 @@ fn a_sink_that_is_created_anew_keeps_its_own_dead_letters() {
     node.stop();
     let missing = || connect::check_sink_inventory(directory.path()).unwrap();
     assert_eq!(missing(), Vec::<String>::new());
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     node.service.set_sink("s", &sink).unwrap();
     let letters = node.service.dead_letters("s", 0, 99).unwrap();
     assert_eq!(letters.len(), 1);

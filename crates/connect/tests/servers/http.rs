@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, push};
+use crate::node::{ConnectorNode, push};
 
 #[derive(Debug, Clone, Default)]
 struct Request {
@@ -25,7 +25,7 @@ impl Request {
 }
 
 #[derive(Default)]
-struct State {
+struct HttpServerState {
     requests: Vec<Request>,
     /// Scripted answers; afterwards 200.
     answers: VecDeque<&'static str>,
@@ -33,7 +33,7 @@ struct State {
 
 struct Server {
     address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<HttpServerState>>,
 }
 
 impl Server {
@@ -41,9 +41,9 @@ impl Server {
     fn start(answers: &[&'static str]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(Mutex::new(State {
+        let state = Arc::new(Mutex::new(HttpServerState {
             answers: answers.iter().copied().collect(),
-            ..State::default()
+            ..HttpServerState::default()
         }));
         let shared = state.clone();
         std::thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Server {
     }
 }
 
-fn serve(state: &Mutex<State>, stream: TcpStream) {
+fn serve(state: &Mutex<HttpServerState>, stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     loop {
@@ -108,7 +108,7 @@ fn serve(state: &Mutex<State>, stream: TcpStream) {
 #[test]
 fn a_batch_is_one_request_that_is_signed_and_tried_again() {
     let server = Server::start(&["503 Service Unavailable\r\nretry-after: 0"]);
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &server.connector(),
         &json!({
             "connector": "c", "path": "/batch", "batches_in_flight": 1, "batch": {"max_wait_ms": 100},
@@ -153,7 +153,7 @@ fn rows_are_requests_in_their_order() {
         "200 OK",
         "400 Bad Request",
     ]);
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &server.connector(),
         &json!({
             "connector": "c", "path": "/${topic}/${n}", "method": "PUT", "format": "single", "body": "v=${payload.v}",
@@ -186,7 +186,7 @@ fn a_batch_the_server_rejects_is_cut_until_the_row_is_found() {
         "200 OK",
         "400 Bad Request",
     ]);
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &server.connector(),
         &json!({
             "connector": "c", "format": "lines", "batches_in_flight": 1, "batch": {"max_rows": 4, "max_wait_ms": 10000}
@@ -205,7 +205,7 @@ fn a_batch_the_server_rejects_is_cut_until_the_row_is_found() {
 #[test]
 fn the_test_of_a_connector_reports_its_result() {
     let server = Server::start(&["405 Method Not Allowed", "401 Unauthorized"]);
-    let (node, sink) = Node::with(&server.connector(), &json!({"connector": "c"}));
+    let (node, sink) = ConnectorNode::with(&server.connector(), &json!({"connector": "c"}));
     assert_eq!(
         node.test().unwrap(),
         "the server answers 405 Method Not Allowed"

@@ -4,7 +4,7 @@ use connect::CircuitState;
 use serde_json::{Value, json};
 use testkit::{ServerKind, TestServer};
 
-use crate::node::{Load, Node, assert_all_in_order};
+use crate::node::{ConnectorNode, Load, assert_all_in_order};
 
 fn connector(server: &TestServer) -> Value {
     json!({
@@ -28,7 +28,7 @@ fn values_are_bound_and_rows_put_together() {
     server.sql(
         "CREATE TABLE t (n BIGINT PRIMARY KEY, v DOUBLE, s VARCHAR(100), j TEXT, missing INT)",
     );
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "batch": {"max_rows": 100},
@@ -53,7 +53,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
         return;
     };
     server.sql("CREATE TABLE t (id BIGINT AUTO_INCREMENT PRIMARY KEY, n BIGINT)");
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "sql": "INSERT INTO t (n) VALUES (${n})", "order": {"by": "${device}"},
@@ -84,7 +84,7 @@ fn an_upsert_keeps_the_last_value() {
         return;
     };
     server.sql("CREATE TABLE last (device BIGINT PRIMARY KEY, n BIGINT)");
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "order": {"by": "${device}"},
@@ -103,7 +103,7 @@ fn rows_that_cannot_be_are_dead_letters_and_the_others_are_written() {
         return;
     };
     server.sql("CREATE TABLE t (n BIGINT PRIMARY KEY); INSERT INTO t VALUES (3), (50)");
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({"connector": "c", "sql": "INSERT INTO t (n) VALUES (${n})"}),
     );
@@ -126,7 +126,7 @@ fn a_table_that_is_not_there_yet_is_waited_for() {
     let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "sql": "INSERT INTO later (n) VALUES (${n})", "retry": {"initial_delay_ms": 10, "max_delay_ms": 50}
@@ -148,7 +148,7 @@ fn other_statements_are_run_row_by_row() {
     };
     server.sql("CREATE TABLE t (device BIGINT PRIMARY KEY, count BIGINT DEFAULT 0)");
     server.sql("INSERT INTO t (device) VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)");
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "sql": "UPDATE t SET count = count + 1 WHERE device = ${device}", "batches_in_flight": 1
@@ -166,7 +166,7 @@ fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
     };
     server.sql("CREATE TABLE t (n BIGINT)");
     let sink = |sql: &str| json!({"connector": "c", "sql": sql, "retry": {"initial_delay_ms": 1, "max_delay_ms": 5}});
-    let (node, id) = Node::with(
+    let (node, id) = ConnectorNode::with(
         &connector(&server),
         &sink("INSERT INTO t (n) VALUES (${n})"),
     );
@@ -195,7 +195,7 @@ fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
         assert_eq!(error.field, "sql", "{error}");
         assert!(error.detail.contains(message), "{sql}: {error}");
     }
-    let tested = |node: &Node| node.runtime.block_on(node.service.test_sink("s")).unwrap();
+    let tested = |node: &ConnectorNode| node.runtime.block_on(node.service.test_sink("s")).unwrap();
     assert!(tested(&node).unwrap().contains("the statement is valid"));
     server.sql("DROP TABLE t");
     node.push(id, 0..20);

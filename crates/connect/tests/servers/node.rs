@@ -11,12 +11,12 @@ use tokio::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) struct Node {
+pub(crate) struct ConnectorNode {
     pub(crate) service: ConnectorService,
     pub(crate) runtime: Runtime,
 }
 
-impl Node {
+impl ConnectorNode {
     pub(crate) fn start(directory: Option<&Path>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -88,7 +88,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn start(node: &Node, sink: SinkId) -> Self {
+    pub(crate) fn start(node: &ConnectorNode, sink: SinkId) -> Self {
         let (stop, pushed) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),

@@ -7,7 +7,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::RowAccessor as _;
 use serde_json::{Value, json};
 
-use crate::node::Node;
+use crate::node::ConnectorNode;
 
 fn sink(rotate: Value) -> Value {
     let column =
@@ -61,7 +61,7 @@ fn duckdb(query: &str, directory: &Path) -> Option<Value> {
 #[test]
 fn rows_are_in_files_of_columns() {
     let directory = tempfile::tempdir().unwrap();
-    let node = Node::start(Some(directory.path()));
+    let node = ConnectorNode::start(Some(directory.path()));
     node.service
         .set_connector("c", &json!({"type": "file"}))
         .unwrap();
@@ -124,7 +124,7 @@ fn rows_are_in_files_of_columns() {
 fn rows_outlive_a_node_that_did_not_finish_its_file() {
     let directory = tempfile::tempdir().unwrap();
     let start = |rotate: Value| {
-        let node = Node::start(Some(directory.path()));
+        let node = ConnectorNode::start(Some(directory.path()));
         node.service
             .set_connector("c", &json!({"type": "file"}))
             .unwrap();

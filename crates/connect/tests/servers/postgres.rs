@@ -4,7 +4,7 @@ use connect::CircuitState;
 use serde_json::{Value, json};
 use testkit::{ServerKind, TestServer};
 
-use crate::node::{Load, Node, assert_all_in_order};
+use crate::node::{ConnectorNode, Load, assert_all_in_order};
 
 fn connector(server: &TestServer) -> Value {
     json!({
@@ -39,7 +39,7 @@ fn values_of_all_types_arrive() {
         "t (n int PRIMARY KEY, v double precision, s varchar(100), j jsonb, at timestamptz, missing int, b boolean, d \
          numeric(10, 2), made timestamptz)",
     );
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "batch": {"max_rows": 100},
@@ -69,7 +69,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
         return;
     };
     make(&server, "t (id bigserial PRIMARY KEY, n bigint)");
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "sql": "INSERT INTO t (n) VALUES (${n})", "order": {"by": "${device}"},
@@ -100,7 +100,7 @@ fn an_upsert_of_a_row_twice_in_a_batch_keeps_the_last_value() {
         return;
     };
     make(&server, "last (device bigint PRIMARY KEY, n bigint)");
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "order": {"by": "${device}"},
@@ -121,7 +121,7 @@ fn rows_that_cannot_be_are_dead_letters_and_the_others_are_written() {
     };
     make(&server, "t (n bigint PRIMARY KEY CHECK (n <> 42), a int[])");
     server.sql("INSERT INTO t VALUES (3), (50)");
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c",
@@ -144,7 +144,7 @@ fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
     };
     make(&server, "t (n bigint)");
     let sink = |sql: &str| json!({"connector": "c", "sql": sql, "retry": {"initial_delay_ms": 1, "max_delay_ms": 5}});
-    let (node, id) = Node::with(
+    let (node, id) = ConnectorNode::with(
         &connector(&server),
         &sink("INSERT INTO t (n) VALUES (${n})"),
     );
@@ -159,7 +159,7 @@ fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
         let error = probe(sql).expect_err(sql);
         assert_eq!(error.field, "sql", "{error}");
     }
-    let tested = |node: &Node| node.runtime.block_on(node.service.test_sink("s")).unwrap();
+    let tested = |node: &ConnectorNode| node.runtime.block_on(node.service.test_sink("s")).unwrap();
     assert!(tested(&node).unwrap().contains("the statement is valid"));
     server.sql("DROP TABLE t");
     node.push(id, 0..20);

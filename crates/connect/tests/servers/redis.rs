@@ -4,7 +4,7 @@ use connect::CircuitState;
 use serde_json::{Value, json};
 use testkit::{ServerKind, TestServer};
 
-use crate::node::{Load, Node, assert_all_in_order};
+use crate::node::{ConnectorNode, Load, assert_all_in_order};
 
 fn connector(server: &TestServer) -> Value {
     json!({
@@ -22,7 +22,7 @@ fn commands_are_run_for_each_row() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "order": "all",
@@ -49,7 +49,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "command": "RPUSH all ${n}", "order": {"by": "${device}"},
@@ -85,7 +85,7 @@ fn a_row_the_server_rejects_is_a_dead_letter_to_be_sent_again() {
         return;
     };
     server.redis(&["SET", "l:3", "not a list"]);
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({"connector": "c", "command": "RPUSH l:${device} ${n}"}),
     );
@@ -117,7 +117,7 @@ fn a_frozen_server_is_waited_for() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &connector(&server),
         &json!({
             "connector": "c", "command": "RPUSH all ${n}", "order": "all", "write_timeout_ms": 300,
@@ -143,7 +143,7 @@ fn a_wrong_password_is_reported_and_loses_nothing() {
     };
     let mut wrong = connector(&server);
     wrong["password"] = "wrong-password".into();
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &wrong,
         &json!({"connector": "c", "command": "RPUSH all ${n}"}),
     );

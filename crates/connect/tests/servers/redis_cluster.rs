@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::{ServerKind, TestServer};
 
-use crate::node::{Load, Node, assert_all_in_order};
+use crate::node::{ConnectorNode, Load, assert_all_in_order};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -144,7 +144,7 @@ fn rows_go_to_the_servers_that_have_their_keys() {
     let Some(cluster) = Cluster::start(false) else {
         return;
     };
-    let (node, sink) = Node::with(
+    let (node, sink) = ConnectorNode::with(
         &cluster.connector(),
         &json!({
             "connector": "c", "order": "all", "transaction": true,
@@ -178,7 +178,7 @@ fn a_killed_server_of_a_cluster_costs_no_row_and_no_order() {
     let Some(cluster) = Cluster::start(false) else {
         return;
     };
-    let (node, sink) = Node::with(&cluster.connector(), &sink());
+    let (node, sink) = ConnectorNode::with(&cluster.connector(), &sink());
     let load = Load::start(&node, sink);
     for at in [1, 2] {
         load.go_on(500);
@@ -202,7 +202,7 @@ fn slots_that_move_are_followed() {
     let Some(cluster) = Cluster::start(false) else {
         return;
     };
-    let (node, sink) = Node::with(&cluster.connector(), &sink());
+    let (node, sink) = ConnectorNode::with(&cluster.connector(), &sink());
     let key = "list:3";
     let from = cluster.owner_of(key);
     let to = (from + 1) % 3;
@@ -245,7 +245,7 @@ fn a_replica_takes_over() {
     let Some(cluster) = Cluster::start(true) else {
         return;
     };
-    let (node, sink) = Node::with(&cluster.connector(), &sink());
+    let (node, sink) = ConnectorNode::with(&cluster.connector(), &sink());
     node.push(sink, 0..300);
     node.until("they are written", |status| status.metrics.sent == 300);
     let (master, replica) = (&cluster.masters[0], cluster.replica.as_ref().unwrap());

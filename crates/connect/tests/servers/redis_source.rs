@@ -9,7 +9,7 @@ use connect::{SourceMessage, SourceMessageHandler};
 use serde_json::{Value, json};
 use testkit::{ServerKind, TestServer};
 
-use crate::node::Node;
+use crate::node::ConnectorNode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -66,8 +66,8 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 /// A node with the source `in` and this handler.
-fn node(server: &TestServer, source: &Value, rules: &Arc<Rules>) -> Node {
-    let node = Node::start(None);
+fn node(server: &TestServer, source: &Value, rules: &Arc<Rules>) -> ConnectorNode {
+    let node = ConnectorNode::start(None);
     let connector = json!({
         "type": "redis", "server": server.address().to_string(), "username": testkit::USER,
         "password": testkit::PASSWORD

@@ -157,7 +157,7 @@ mod tests {
     const CHUNK: usize = 256 * 1024;
 
     /// A carrier with this rate and delay, and buffers of any size.
-    struct Network {
+    struct SimulatedCarrier {
         bytes_per_ms: u64,
         delay: Duration,
         now: Instant,
@@ -170,7 +170,7 @@ mod tests {
         sent: u64,
     }
 
-    impl Network {
+    impl SimulatedCarrier {
         fn new(bytes_per_ms: u64, round_trip: Duration) -> Self {
             let now = Instant::now();
             Self {
@@ -228,7 +228,7 @@ mod tests {
             (1_000, 50, 2600),
         ] {
             let round_trip = Duration::from_millis(round_trip_ms);
-            let mut network = Network::new(bytes_per_ms, round_trip);
+            let mut network = SimulatedCarrier::new(bytes_per_ms, round_trip);
             let (rate, longest) = network.run(Duration::from_secs(20));
             let share = rate / bytes_per_ms as f64;
             assert!(share > 0.95, "{bytes_per_ms} {round_trip:?}: {share}");
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_longer_route_is_noticed() {
-        let mut network = Network::new(40_000, Duration::from_millis(10));
+        let mut network = SimulatedCarrier::new(40_000, Duration::from_millis(10));
         network.run(Duration::from_secs(5));
         network.delay = Duration::from_millis(300);
         let (rate, _) = network.run(Duration::from_secs(80));

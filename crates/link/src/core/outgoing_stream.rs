@@ -22,12 +22,12 @@ pub struct StreamError {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct StreamPiece {
     offset: u64,
     bytes: Bytes,
 }
 
-impl Piece {
+impl StreamPiece {
     fn end(&self) -> u64 {
         self.offset + self.bytes.len() as u64
     }
@@ -55,9 +55,9 @@ pub(crate) struct OutgoingStream {
     /// OPEN has been sent on a former carrier, or the application resumes a transfer.
     is_resumed: bool,
     /// Not sent on this carrier, by offset.
-    pending: VecDeque<Piece>,
+    pending: VecDeque<StreamPiece>,
     /// Sent and not acknowledged, by offset.
-    retained: VecDeque<Piece>,
+    retained: VecDeque<StreamPiece>,
     unacknowledged_bytes: u64,
     /// The end of what the application has written.
     written_end: u64,
@@ -144,7 +144,7 @@ impl OutgoingStream {
     /// Adds content. Pieces come in ascending order of their offsets.
     pub(crate) fn write(&mut self, offset: u64, bytes: Bytes) {
         self.unacknowledged_bytes += bytes.len() as u64;
-        let piece = Piece { offset, bytes };
+        let piece = StreamPiece { offset, bytes };
         self.written_end = piece.end();
         self.pending.push_back(piece);
     }
@@ -305,12 +305,12 @@ impl OutgoingStream {
             let known_bytes = missing.map_or(piece.end(), |missing| missing.start) - piece.offset;
             // Less than the length of the piece, which is in memory.
             let known = piece.bytes.split_to(known_bytes as usize);
-            let rest = Piece {
+            let rest = StreamPiece {
                 offset: piece.offset + known_bytes,
                 bytes: piece.bytes,
             };
             if !known.is_empty() {
-                self.retain(Piece {
+                self.retain(StreamPiece {
                     offset: piece.offset,
                     bytes: known,
                 });
@@ -330,7 +330,7 @@ impl OutgoingStream {
         writer: &mut FrameWriter,
     ) -> usize {
         let available = usize::try_from(self.available(data_credit)).unwrap_or(usize::MAX);
-        let known_from = |piece: &Piece| {
+        let known_from = |piece: &StreamPiece| {
             let missing = self.known_to_peer.first_missing(piece.offset..piece.end());
             missing.map_or(0, |missing| (missing.end - missing.start) as usize)
         };
@@ -341,7 +341,7 @@ impl OutgoingStream {
         let (Some(front), true) = (self.pending.front_mut(), len > 0) else {
             return 0;
         };
-        let chunk = Piece {
+        let chunk = StreamPiece {
             offset: front.offset,
             bytes: front.bytes.split_to(len),
         };
@@ -363,7 +363,7 @@ impl OutgoingStream {
     }
 
     /// Keeps a piece until it is acknowledged.
-    fn retain(&mut self, piece: Piece) {
+    fn retain(&mut self, piece: StreamPiece) {
         if self.acknowledged.covers(piece.offset..piece.end()) {
             self.unacknowledged_bytes -= piece.bytes.len() as u64;
         } else {

@@ -34,7 +34,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether a peer may use a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum LinkDecision {
     /// The peer is this principal. A link belongs to the principal that opened it.
     Accept {
         principal: String,
@@ -49,7 +49,7 @@ pub enum Decision {
 #[derive(Debug, Clone)]
 pub struct AcceptedLink {
     pub link: Link,
-    /// From [`Decision::Accept`].
+    /// From [`LinkDecision::Accept`].
     pub principal: String,
 }
 
@@ -173,13 +173,13 @@ impl LinkListener {
     pub async fn serve(
         &self,
         carrier: impl Carrier,
-        decide: impl FnOnce(&Hello) -> Decision,
+        decide: impl FnOnce(&Hello) -> LinkDecision,
     ) -> Result<(), CarrierError> {
         let pending_link = self.receive_hello(carrier).await?;
         let decision = decide(pending_link.hello());
         let principal = match &decision {
-            Decision::Accept { principal } => principal.clone(),
-            Decision::Reject { .. } => String::new(),
+            LinkDecision::Accept { principal } => principal.clone(),
+            LinkDecision::Reject { .. } => String::new(),
         };
         let mut admitted = self.admit(pending_link, decision).await?;
         if !admitted.is_known {
@@ -235,7 +235,7 @@ impl LinkListener {
     pub async fn admit<C: Carrier>(
         &self,
         pending_link: PendingLink<C>,
-        decision: Decision,
+        decision: LinkDecision,
     ) -> Result<AdmittedCarrier<'_, C>, CarrierError> {
         let PendingLink {
             mut carrier,
@@ -243,8 +243,8 @@ impl LinkListener {
             hello,
         } = pending_link;
         let result = match decision {
-            Decision::Accept { principal } => self.find(&hello, &principal),
-            Decision::Reject { code, text } => Err((code, text)),
+            LinkDecision::Accept { principal } => self.find(&hello, &principal),
+            LinkDecision::Reject { code, text } => Err((code, text)),
         };
         match result {
             Ok((shared, is_known)) => Ok(AdmittedCarrier {

@@ -16,7 +16,7 @@ pub use carrier::Carrier;
 pub use carrier_task::CarrierError;
 pub use connector::{ConnectOptions, connect, connect_with_journal};
 pub use link::{Link, LinkError};
-pub use listener::{AcceptedLink, AdmittedCarrier, Decision, LinkListener, PendingLink};
+pub use listener::{AcceptedLink, AdmittedCarrier, LinkDecision, LinkListener, PendingLink};
 pub use memory::{MemoryNetwork, NetworkConditions};
 pub use piece_buffers::PieceBuffers;
 pub use stream::{IncomingStream, OutgoingStream};

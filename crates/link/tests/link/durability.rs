@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::support::{Choices, Simulation, content, open_locked};
+use crate::support::{RandomChoices, Simulation, content, open_locked};
 use link::config::{AckPolicy, LinkConfig};
 use link::core::{LinkCore, LinkEvent};
 use link::durable::{FileJournal, Journal as _};
@@ -34,7 +34,7 @@ proptest! {
 
     #[test]
     fn kills_of_either_end_lose_and_repeat_nothing(seed in 1u64..u64::MAX, kill_every in 4u64..40) {
-        let mut choices = Choices(seed);
+        let mut choices = RandomChoices(seed);
         let (client_dir, server_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut simulation = Simulation::new(config());
         let (core, mut client, _) = restart(client_dir.path());

@@ -10,7 +10,8 @@ use link::config::LinkConfig;
 use link::durable::FileJournal;
 use link::error_code::ErrorCode;
 use link::net::{
-    AcceptedLink, ConnectOptions, Decision, Link, LinkListener, MemoryNetwork, connect_with_journal,
+    AcceptedLink, ConnectOptions, Link, LinkDecision, LinkListener, MemoryNetwork,
+    connect_with_journal,
 };
 use link::priority::Priority;
 use link::wire::handshake::LinkId;
@@ -36,7 +37,7 @@ fn open(dir: &Path, network: &MemoryNetwork, listener: &Arc<LinkListener>) -> Li
             tokio::spawn(async move {
                 let principal = "peer".to_owned();
                 let _ = listener
-                    .serve(far, |_| Decision::Accept { principal })
+                    .serve(far, |_| LinkDecision::Accept { principal })
                     .await;
             });
             Ok(near)
@@ -183,7 +184,7 @@ async fn a_link_belongs_to_its_principal_after_a_restart_and_expires_when_it_is_
     });
     let principal = "other".to_owned();
     let rejected = listener
-        .serve(other, |_| Decision::Accept { principal })
+        .serve(other, |_| LinkDecision::Accept { principal })
         .await;
     assert!(rejected.is_err());
     assert!(attempt.connected().await.is_err());

@@ -12,12 +12,12 @@ use bytes::Bytes;
 use link::config::LinkConfig;
 use link::durable::FileJournal;
 use link::error_code::ErrorCode;
-use link::net::{ConnectOptions, Decision, Link, LinkListener, connect_with_journal};
+use link::net::{ConnectOptions, Link, LinkDecision, LinkListener, connect_with_journal};
 use link::priority::Priority;
 use link::wire::handshake::LinkId;
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::support::{Choices, content};
+use crate::support::{RandomChoices, content};
 
 const MESSAGES: u64 = 1200;
 const WAIT: Duration = Duration::from_secs(120);
@@ -97,7 +97,7 @@ fn kills_of_two_processes_lose_and_repeat_nothing() {
     let kills = std::env::var("TIDEGATE_TEST_KILLS").map_or(8, |text| text.parse().unwrap());
     let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
     eprintln!("seed {seed}");
-    let mut choices = Choices(seed);
+    let mut choices = RandomChoices(seed);
     let dir = tempfile::tempdir().unwrap();
     let mut processes = LinkProcesses::start(dir.path());
     let deadline = Instant::now() + WAIT + Duration::from_secs(kills);
@@ -183,7 +183,7 @@ async fn receive(dir: &Path) {
         tokio::spawn(async move {
             let principal = "sender".to_owned();
             let _ = listener
-                .serve(carrier, |_| Decision::Accept { principal })
+                .serve(carrier, |_| LinkDecision::Accept { principal })
                 .await;
         });
     }

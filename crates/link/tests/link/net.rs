@@ -9,7 +9,7 @@ use link::config::LinkConfig;
 use link::core::NewStream;
 use link::error_code::ErrorCode;
 use link::net::{
-    AcceptedLink, ConnectOptions, Decision, Link, LinkError, LinkListener, MemoryNetwork,
+    AcceptedLink, ConnectOptions, Link, LinkDecision, LinkError, LinkListener, MemoryNetwork,
     NetworkConditions, connect,
 };
 use link::priority::Priority;
@@ -22,12 +22,12 @@ use crate::support::content;
 
 const ID: LinkId = LinkId([9; 16]);
 
-fn decide(hello: &Hello) -> Decision {
+fn decide(hello: &Hello) -> LinkDecision {
     match &hello.credentials {
-        Credentials::Token(token) if token == "right" => Decision::Accept {
+        Credentials::Token(token) if token == "right" => LinkDecision::Accept {
             principal: "device".to_owned(),
         },
-        _ => Decision::Reject {
+        _ => LinkDecision::Reject {
             code: ErrorCode::NOT_AUTHENTICATED,
             text: "wrong token".to_owned(),
         },

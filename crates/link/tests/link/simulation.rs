@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::support::{Choices, Simulation, content};
+use crate::support::{RandomChoices, Simulation, content};
 use bytes::Bytes;
 use content::RangeSet;
 use content::{ContentHasher, DigestAlgorithm};
@@ -547,7 +547,7 @@ proptest! {
         speed in 2_000usize..200_000,
         cut_every in 5u64..60,
     ) {
-        let mut choices = Choices(seed);
+        let mut choices = RandomChoices(seed);
         let mut simulation = Simulation::new(LinkConfig::default());
         let mut collector = Collector::default();
         let mut expected = HashMap::new();
@@ -604,7 +604,7 @@ proptest! {
         seed in 1u64..u64::MAX,
         cut_every in 5u64..40,
     ) {
-        let mut choices = Choices(seed);
+        let mut choices = RandomChoices(seed);
         let mut simulation = Simulation::new(LinkConfig::default());
         let mut collector = Collector::default();
         let mut expected = HashMap::new();

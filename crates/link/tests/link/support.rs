@@ -25,7 +25,7 @@ pub(crate) fn open_locked<T, E: std::fmt::Debug>(mut open: impl FnMut() -> Resul
     }
 }
 
-pub(crate) struct End {
+pub(crate) struct LinkEnd {
     pub(crate) core: LinkCore,
     pub(crate) reader: FrameReader,
     pub(crate) messages: Vec<ReceivedMessage>,
@@ -34,7 +34,7 @@ pub(crate) struct End {
     incoming: VecDeque<u8>,
 }
 
-impl End {
+impl LinkEnd {
     fn new(id: LinkId, config: LinkConfig) -> Self {
         Self {
             core: LinkCore::new(id, config),
@@ -57,8 +57,8 @@ impl End {
 }
 
 pub(crate) struct Simulation {
-    pub(crate) client: End,
-    pub(crate) server: End,
+    pub(crate) client: LinkEnd,
+    pub(crate) server: LinkEnd,
     pub(crate) now: Instant,
     is_connected: bool,
     /// Whether the server has the state of the link.
@@ -77,8 +77,8 @@ const ID: LinkId = LinkId([7; 16]);
 impl Simulation {
     pub(crate) fn new(config: LinkConfig) -> Self {
         Self {
-            client: End::new(ID, config.clone()),
-            server: End::new(ID, config),
+            client: LinkEnd::new(ID, config.clone()),
+            server: LinkEnd::new(ID, config),
             now: Instant::now(),
             is_connected: false,
             server_knows_link: false,
@@ -244,9 +244,9 @@ pub(crate) fn content(len: usize, seed: u64) -> Bytes {
 }
 
 /// A small generator for the choices of simulations.
-pub(crate) struct Choices(pub(crate) u64);
+pub(crate) struct RandomChoices(pub(crate) u64);
 
-impl Choices {
+impl RandomChoices {
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

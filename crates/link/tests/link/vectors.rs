@@ -21,13 +21,13 @@ use link::wire::writer::FrameWriter;
 
 const DOCUMENT: &str = include_str!("../../../../docs/internals/link.md");
 
-struct Vectors {
+struct VectorTable {
     table: String,
     all: Vec<u8>,
     frames: usize,
 }
 
-impl Vectors {
+impl VectorTable {
     fn add(
         &mut self,
         text: &str,
@@ -61,8 +61,8 @@ fn ranges(list: &[(u64, u64)]) -> RangeSet {
     list.iter().map(|(start, end)| *start..*end).collect()
 }
 
-fn vectors() -> Vectors {
-    let mut vectors = Vectors {
+fn vectors() -> VectorTable {
+    let mut vectors = VectorTable {
         table: "| frame | bytes |\n|---|---|\n".to_owned(),
         all: Vec::new(),
         frames: 0,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use link::config::LinkConfig;
 use link::error_code::ErrorCode;
 use link::net::{
-    AcceptedLink, CarrierError, ConnectOptions, Decision, Link, LinkListener, MemoryNetwork,
+    AcceptedLink, CarrierError, ConnectOptions, Link, LinkDecision, LinkListener, MemoryNetwork,
     connect,
 };
 use link::wire::handshake::{Credentials, Hello, LinkId};
@@ -37,12 +37,12 @@ enum Route {
     Connector(Arc<CarrierConnector>),
 }
 
-fn decide(hello: &Hello) -> Decision {
+fn decide(hello: &Hello) -> LinkDecision {
     match &hello.credentials {
-        Credentials::Token(token) if token == "right" => Decision::Accept {
+        Credentials::Token(token) if token == "right" => LinkDecision::Accept {
             principal: "device".to_owned(),
         },
-        _ => Decision::Reject {
+        _ => LinkDecision::Reject {
             code: ErrorCode::NOT_AUTHENTICATED,
             text: "wrong token".to_owned(),
         },

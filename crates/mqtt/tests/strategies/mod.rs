@@ -15,14 +15,14 @@ use proptest::sample::select;
 
 /// A valid packet that owns its data.
 #[derive(Debug, Clone)]
-pub(crate) struct Sample {
+pub(crate) struct SamplePacket {
     pub(crate) version: Version,
     pub(crate) direction: Direction,
-    pub(crate) model: Model,
+    pub(crate) model: PacketModel,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Model {
+pub(crate) enum PacketModel {
     Connect {
         clean_start: bool,
         keep_alive: u16,
@@ -62,20 +62,20 @@ pub(crate) struct WillModel {
     properties: Properties,
 }
 
-impl Sample {
+impl SamplePacket {
     /// The expected properties of the packet; those of the will are separate.
-    pub(crate) fn properties(&self) -> &[properties::Owned] {
+    pub(crate) fn properties(&self) -> &[properties::OwnedProperty] {
         match &self.model {
-            Model::Connect { properties, .. }
-            | Model::Publish { properties, .. }
-            | Model::ConnAck(_, _, properties)
-            | Model::Ack(_, _, _, properties)
-            | Model::Subscribe(_, properties, _)
-            | Model::Answer(_, _, properties, _)
-            | Model::Unsubscribe(_, properties, _)
-            | Model::Disconnect(_, properties)
-            | Model::Auth(_, properties) => properties,
-            Model::Ping(_) => &[],
+            PacketModel::Connect { properties, .. }
+            | PacketModel::Publish { properties, .. }
+            | PacketModel::ConnAck(_, _, properties)
+            | PacketModel::Ack(_, _, _, properties)
+            | PacketModel::Subscribe(_, properties, _)
+            | PacketModel::Answer(_, _, properties, _)
+            | PacketModel::Unsubscribe(_, properties, _)
+            | PacketModel::Disconnect(_, properties)
+            | PacketModel::Auth(_, properties) => properties,
+            PacketModel::Ping(_) => &[],
         }
     }
 
@@ -90,7 +90,7 @@ impl Sample {
         let buf = encoded(self.properties());
         let properties = buf.as_properties();
         match &self.model {
-            Model::Connect {
+            PacketModel::Connect {
                 clean_start,
                 keep_alive,
                 client_id,
@@ -119,12 +119,12 @@ impl Sample {
                     is_bridge: *bridge,
                 }));
             }
-            &Model::ConnAck(session_present, code, _) => each(Packet::ConnAck(ConnAck {
+            &PacketModel::ConnAck(session_present, code, _) => each(Packet::ConnAck(ConnAck {
                 session_present,
                 code,
                 properties,
             })),
-            Model::Publish {
+            PacketModel::Publish {
                 dup,
                 qos,
                 retain,
@@ -141,7 +141,7 @@ impl Sample {
                 properties,
                 payload,
             })),
-            &Model::Ack(kind, packet_id, reason, _) => {
+            &PacketModel::Ack(kind, packet_id, reason, _) => {
                 let ack = Ack {
                     packet_id,
                     reason,
@@ -154,7 +154,7 @@ impl Sample {
                     _ => Packet::PubComp(ack),
                 });
             }
-            Model::Subscribe(packet_id, _, filters) => {
+            PacketModel::Subscribe(packet_id, _, filters) => {
                 let mut subscribe = SubscribeBuf::new(*packet_id);
                 for (filter, options) in filters {
                     subscribe.push(filter, *options);
@@ -170,7 +170,7 @@ impl Sample {
                 }
                 each(Packet::Subscribe(subscribe));
             }
-            Model::Unsubscribe(packet_id, _, filters) => {
+            PacketModel::Unsubscribe(packet_id, _, filters) => {
                 let mut unsubscribe = UnsubscribeBuf::new(*packet_id);
                 for filter in filters {
                     unsubscribe.push(filter);
@@ -184,24 +184,24 @@ impl Sample {
                 assert!(unsubscribe.filters.iter().eq(filters));
                 each(Packet::Unsubscribe(unsubscribe));
             }
-            &Model::Answer(PacketType::SubAck, packet_id, _, ref codes) => {
+            &PacketModel::Answer(PacketType::SubAck, packet_id, _, ref codes) => {
                 each(Packet::SubAck(SubAck {
                     packet_id,
                     properties,
                     codes,
                 }));
             }
-            &Model::Answer(_, packet_id, _, ref codes) => each(Packet::UnsubAck(UnsubAck {
+            &PacketModel::Answer(_, packet_id, _, ref codes) => each(Packet::UnsubAck(UnsubAck {
                 packet_id,
                 properties,
                 codes,
             })),
-            Model::Ping(PacketType::PingReq) => each(Packet::PingReq),
-            Model::Ping(_) => each(Packet::PingResp),
-            &Model::Disconnect(reason, _) => {
+            PacketModel::Ping(PacketType::PingReq) => each(Packet::PingReq),
+            PacketModel::Ping(_) => each(Packet::PingResp),
+            &PacketModel::Disconnect(reason, _) => {
                 each(Packet::Disconnect(Disconnect { reason, properties }));
             }
-            &Model::Auth(reason, _) => each(Packet::Auth(Auth { reason, properties })),
+            &PacketModel::Auth(reason, _) => each(Packet::Auth(Auth { reason, properties })),
         }
     }
 
@@ -269,7 +269,7 @@ fn with(version: Version, ids: &'static [u8]) -> BoxedStrategy<Properties> {
 }
 
 /// Any packet.
-pub(crate) fn sample() -> impl Strategy<Value = Sample> {
+pub(crate) fn sample() -> impl Strategy<Value = SamplePacket> {
     (
         select(vec![Version::V31, Version::V311, Version::V5]),
         select(vec![Direction::FromClient, Direction::FromServer]),
@@ -278,33 +278,36 @@ pub(crate) fn sample() -> impl Strategy<Value = Sample> {
 }
 
 /// Any packet of this version and direction.
-pub(crate) fn sample_of(version: Version, direction: Direction) -> impl Strategy<Value = Sample> {
+pub(crate) fn sample_of(
+    version: Version,
+    direction: Direction,
+) -> impl Strategy<Value = SamplePacket> {
     let mut models = vec![publish(version, direction), ack(version)];
     match direction {
         Direction::FromClient => models.extend([
             connect(version),
             subscribe(version),
             unsubscribe(version),
-            Just(Model::Ping(PacketType::PingReq)).boxed(),
+            Just(PacketModel::Ping(PacketType::PingReq)).boxed(),
             disconnect(version, direction),
         ]),
         Direction::FromServer => models.extend([
             connack(version),
             answer(version),
-            Just(Model::Ping(PacketType::PingResp)).boxed(),
+            Just(PacketModel::Ping(PacketType::PingResp)).boxed(),
         ]),
     }
     if version == Version::V5 {
         models.extend([auth(direction), disconnect(version, direction)]);
     }
-    proptest::strategy::Union::new(models).prop_map(move |model| Sample {
+    proptest::strategy::Union::new(models).prop_map(move |model| SamplePacket {
         version,
         direction,
         model,
     })
 }
 
-fn connect(version: Version) -> BoxedStrategy<Model> {
+fn connect(version: Version) -> BoxedStrategy<PacketModel> {
     let will = (
         topic_name(),
         payload(),
@@ -328,7 +331,7 @@ fn connect(version: Version) -> BoxedStrategy<Model> {
             let (clean_start, keep_alive, client_id, bridge) = fixed;
             // Only version 5 has a password without a user name.
             let password = password.filter(|_| username.is_some() || version == Version::V5);
-            Model::Connect {
+            PacketModel::Connect {
                 clean_start,
                 keep_alive,
                 client_id,
@@ -342,7 +345,7 @@ fn connect(version: Version) -> BoxedStrategy<Model> {
         .boxed()
 }
 
-fn connack(version: Version) -> BoxedStrategy<Model> {
+fn connack(version: Version) -> BoxedStrategy<PacketModel> {
     let codes: &[u8] = match version {
         Version::V5 => &[
             0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8c, 0x90,
@@ -358,12 +361,12 @@ fn connack(version: Version) -> BoxedStrategy<Model> {
     )
         .prop_map(move |(session_present, code, properties)| {
             let may_be = code == ReasonCode::SUCCESS && version != Version::V31;
-            Model::ConnAck(session_present && may_be, code, properties)
+            PacketModel::ConnAck(session_present && may_be, code, properties)
         })
         .boxed()
 }
 
-fn publish(version: Version, direction: Direction) -> BoxedStrategy<Model> {
+fn publish(version: Version, direction: Direction) -> BoxedStrategy<PacketModel> {
     let properties = properties::of_publish(direction == Direction::FromServer);
     (
         (any::<bool>(), qos(), any::<bool>(), any::<bool>()),
@@ -374,7 +377,7 @@ fn publish(version: Version, direction: Direction) -> BoxedStrategy<Model> {
             |((dup, qos, retain, by_alias), (topic, packet_id, payload), properties)| {
                 let has_alias = properties.iter().any(|property| property.id() == 0x23);
                 let is_qos_0 = qos == QoS::AtMostOnce;
-                Model::Publish {
+                PacketModel::Publish {
                     dup: dup && !is_qos_0,
                     qos,
                     retain,
@@ -392,7 +395,7 @@ fn publish(version: Version, direction: Direction) -> BoxedStrategy<Model> {
         .boxed()
 }
 
-fn ack(version: Version) -> BoxedStrategy<Model> {
+fn ack(version: Version) -> BoxedStrategy<PacketModel> {
     use PacketType::*;
     select(vec![PubAck, PubRec, PubRel, PubComp])
         .prop_flat_map(move |kind| {
@@ -409,12 +412,12 @@ fn ack(version: Version) -> BoxedStrategy<Model> {
             )
         })
         .prop_map(|(kind, packet_id, reason, properties)| {
-            Model::Ack(kind, packet_id, reason, properties)
+            PacketModel::Ack(kind, packet_id, reason, properties)
         })
         .boxed()
 }
 
-fn subscribe(version: Version) -> BoxedStrategy<Model> {
+fn subscribe(version: Version) -> BoxedStrategy<PacketModel> {
     let options = (qos(), any::<bool>(), any::<bool>(), 0..=2_u8).prop_map(move |options| {
         let (qos, no_local, retain_as_published, retain_handling) = options;
         match version {
@@ -437,24 +440,24 @@ fn subscribe(version: Version) -> BoxedStrategy<Model> {
     });
     (packet_id(), with(version, properties::SUBSCRIBE), filters)
         .prop_map(|(packet_id, properties, filters)| {
-            Model::Subscribe(packet_id, properties, filters)
+            PacketModel::Subscribe(packet_id, properties, filters)
         })
         .boxed()
 }
 
-fn unsubscribe(version: Version) -> BoxedStrategy<Model> {
+fn unsubscribe(version: Version) -> BoxedStrategy<PacketModel> {
     (
         packet_id(),
         with(version, properties::UNSUBSCRIBE),
         vec(text(), 1..=5),
     )
         .prop_map(|(packet_id, properties, filters)| {
-            Model::Unsubscribe(packet_id, properties, filters)
+            PacketModel::Unsubscribe(packet_id, properties, filters)
         })
         .boxed()
 }
 
-fn answer(version: Version) -> BoxedStrategy<Model> {
+fn answer(version: Version) -> BoxedStrategy<PacketModel> {
     use PacketType::{SubAck, UnsubAck};
     select(vec![SubAck, UnsubAck])
         .prop_flat_map(move |kind| {
@@ -477,12 +480,12 @@ fn answer(version: Version) -> BoxedStrategy<Model> {
             )
         })
         .prop_map(|(kind, packet_id, properties, codes)| {
-            Model::Answer(kind, packet_id, properties, codes)
+            PacketModel::Answer(kind, packet_id, properties, codes)
         })
         .boxed()
 }
 
-fn disconnect(version: Version, direction: Direction) -> BoxedStrategy<Model> {
+fn disconnect(version: Version, direction: Direction) -> BoxedStrategy<PacketModel> {
     let (codes, ids): (&[u8], _) = match direction {
         _ if version != Version::V5 => (&[0x00], &[][..]),
         Direction::FromClient => (
@@ -495,16 +498,16 @@ fn disconnect(version: Version, direction: Direction) -> BoxedStrategy<Model> {
         ),
     };
     (reason(codes), with(version, ids))
-        .prop_map(|(reason, properties)| Model::Disconnect(reason, properties))
+        .prop_map(|(reason, properties)| PacketModel::Disconnect(reason, properties))
         .boxed()
 }
 
-fn auth(direction: Direction) -> BoxedStrategy<Model> {
+fn auth(direction: Direction) -> BoxedStrategy<PacketModel> {
     let codes: &[u8] = match direction {
         Direction::FromClient => &[0x18, 0x19],
         Direction::FromServer => &[0x00, 0x18],
     };
     (reason(codes), properties::of_auth())
-        .prop_map(|(reason, properties)| Model::Auth(reason, properties))
+        .prop_map(|(reason, properties)| PacketModel::Auth(reason, properties))
         .boxed()
 }

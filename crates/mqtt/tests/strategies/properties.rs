@@ -8,27 +8,29 @@ use super::{binary, text, topic_name};
 
 /// One property and its value, owned.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Owned {
+pub(crate) enum OwnedProperty {
     Number(u8, u32),
     Text(u8, String),
     Bytes(u8, Vec<u8>),
     Pair(String, String),
 }
 
-impl Owned {
+impl OwnedProperty {
     pub(crate) fn id(&self) -> u8 {
         match self {
-            Owned::Number(id, _) | Owned::Text(id, _) | Owned::Bytes(id, _) => *id,
-            Owned::Pair(..) => 0x26,
+            OwnedProperty::Number(id, _)
+            | OwnedProperty::Text(id, _)
+            | OwnedProperty::Bytes(id, _) => *id,
+            OwnedProperty::Pair(..) => 0x26,
         }
     }
 
     pub(crate) fn as_property(&self) -> Property<'_> {
         match self {
-            Owned::Pair(name, value) => Property::UserProperty(name, value),
-            Owned::Bytes(0x09, value) => Property::CorrelationData(value),
-            Owned::Bytes(_, value) => Property::AuthenticationData(value),
-            Owned::Text(id, value) => match id {
+            OwnedProperty::Pair(name, value) => Property::UserProperty(name, value),
+            OwnedProperty::Bytes(0x09, value) => Property::CorrelationData(value),
+            OwnedProperty::Bytes(_, value) => Property::AuthenticationData(value),
+            OwnedProperty::Text(id, value) => match id {
                 0x03 => Property::ContentType(value),
                 0x08 => Property::ResponseTopic(value),
                 0x12 => Property::AssignedClientIdentifier(value),
@@ -38,7 +40,7 @@ impl Owned {
                 0x1f => Property::ReasonString(value),
                 id => panic!("{id:#04x} is not a string"),
             },
-            &Owned::Number(id, value) => match id {
+            &OwnedProperty::Number(id, value) => match id {
                 0x01 => Property::PayloadFormatIndicator(value as u8),
                 0x02 => Property::MessageExpiryInterval(value),
                 0x0b => Property::SubscriptionIdentifier(value),
@@ -63,19 +65,19 @@ impl Owned {
 }
 
 /// Any valid value of the property `id`.
-fn one(id: u8) -> BoxedStrategy<Owned> {
+fn one(id: u8) -> BoxedStrategy<OwnedProperty> {
     match id {
         0x08 => topic_name()
-            .prop_map(move |value| Owned::Text(id, value))
+            .prop_map(move |value| OwnedProperty::Text(id, value))
             .boxed(),
-        0x03 | 0x12 | 0x15 | 0x1a | 0x1c | 0x1f => {
-            text().prop_map(move |value| Owned::Text(id, value)).boxed()
-        }
+        0x03 | 0x12 | 0x15 | 0x1a | 0x1c | 0x1f => text()
+            .prop_map(move |value| OwnedProperty::Text(id, value))
+            .boxed(),
         0x09 | 0x16 => binary()
-            .prop_map(move |value| Owned::Bytes(id, value))
+            .prop_map(move |value| OwnedProperty::Bytes(id, value))
             .boxed(),
         0x26 => (text(), text())
-            .prop_map(|(name, value)| Owned::Pair(name, value))
+            .prop_map(|(name, value)| OwnedProperty::Pair(name, value))
             .boxed(),
         _ => {
             let values = match id {
@@ -87,13 +89,13 @@ fn one(id: u8) -> BoxedStrategy<Owned> {
                 _ => 0..=u32::MAX,
             };
             values
-                .prop_map(move |value| Owned::Number(id, value))
+                .prop_map(move |value| OwnedProperty::Number(id, value))
                 .boxed()
         }
     }
 }
 
-pub(crate) type Properties = Vec<Owned>;
+pub(crate) type Properties = Vec<OwnedProperty>;
 
 /// Some of the properties `ids`, each at most once, and up to three user properties, in any order.
 pub(crate) fn some_of(ids: &'static [u8]) -> BoxedStrategy<Properties> {
@@ -151,7 +153,7 @@ pub(crate) fn of_auth() -> BoxedStrategy<Properties> {
         .boxed()
 }
 
-pub(crate) fn encoded(properties: &[Owned]) -> PropertiesBuf {
+pub(crate) fn encoded(properties: &[OwnedProperty]) -> PropertiesBuf {
     let mut buf = PropertiesBuf::new();
     for property in properties {
         buf.push(property.as_property());

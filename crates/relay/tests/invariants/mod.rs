@@ -28,10 +28,10 @@ impl RelayConnection for NoConnection {
 
 /// Accepts all devices, and counts their messages.
 #[derive(Default)]
-struct Devices(Mutex<Submitted>);
+struct Devices(Mutex<SubmissionCounts>);
 
 #[derive(Default)]
-struct Submitted {
+struct SubmissionCounts {
     identities: usize,
     others: usize,
 }

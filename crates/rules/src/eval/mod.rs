@@ -7,7 +7,7 @@ mod paths;
 use crate::compile_options::EvaluationLimits;
 use crate::evaluation_error::EvaluationError;
 use crate::evaluation_resources::EvaluationResources;
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::event_view::EventView;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::function_limits::FunctionLimits;
@@ -216,7 +216,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     }
 
     /// A field of `$rule/`, `$bridges/`, a device event or a relay event.
-    fn evaluate_open_field(&mut self, name: TextRange, field: Option<Field>) -> Value<'a> {
+    fn evaluate_open_field(&mut self, name: TextRange, field: Option<EventField>) -> Value<'a> {
         match self
             .view
             .event
@@ -229,7 +229,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     }
 
     /// A column of the output, or else a field of the event.
-    fn evaluate_column(&mut self, name: TextRange, field: Option<Field>) -> Value<'a> {
+    fn evaluate_column(&mut self, name: TextRange, field: Option<EventField>) -> Value<'a> {
         let name = self.plan.text(name);
         if let Some((_, value)) = self.output.iter().rev().find(|(column, _)| *column == name) {
             return *value;

@@ -5,7 +5,7 @@ use bumpalo::collections::Vec;
 
 use super::{BYTES_PER_STEP, Evaluator, input_bytes};
 use crate::evaluation_error::EvaluationError;
-use crate::event_field::{self, Field};
+use crate::event_field::{self, EventField};
 use crate::list_positions::list_position;
 use crate::plan::{ColumnTarget, Op, OpId, OutputColumn, PutStep};
 use crate::value::{Arena, Value};
@@ -59,7 +59,7 @@ impl<'a> Evaluator<'a, '_> {
 
     fn column_value(&mut self, node: OpId) -> Result<Value<'a>, EvaluationError> {
         match self.plan.op(node) {
-            Op::Field(Field::Payload) => Ok(self.view.payload_column(self.context.dialect)),
+            Op::Field(EventField::Payload) => Ok(self.view.payload_column(self.context.dialect)),
             _ => self.evaluate(node),
         }
     }
@@ -81,7 +81,9 @@ impl<'a> Evaluator<'a, '_> {
                     fields.len() - 1
                 });
                 match field {
-                    Field::Payload => fields[at].1 = self.view.payload_column(self.context.dialect),
+                    EventField::Payload => {
+                        fields[at].1 = self.view.payload_column(self.context.dialect)
+                    }
                     field => self.view.read_into(field, &mut fields[at].1),
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::Evaluator;
 use crate::evaluation_error::EvaluationError;
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::function_context::Dialect;
 use crate::lazy_document::LazyDocument;
 use crate::list_positions::{list_position, slice};
@@ -58,8 +58,8 @@ impl<'a> Evaluator<'a, '_> {
     /// Whether the base is the payload of the event and not a column of that name.
     fn is_payload(&self, base: OpId) -> bool {
         match self.plan.op(base) {
-            Op::Field(Field::Payload) => true,
-            Op::Column(name, Some(Field::Payload)) => {
+            Op::Field(EventField::Payload) => true,
+            Op::Column(name, Some(EventField::Payload)) => {
                 let name = self.plan.text(name);
                 self.output.iter().all(|(column, _)| *column != name)
             }

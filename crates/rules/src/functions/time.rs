@@ -6,7 +6,7 @@ use bumpalo::collections::String as ArenaString;
 use super::args::Args;
 use super::function::{Function, line};
 use super::time_format::{self, ParsedTime, UnixTime, write_padded};
-use crate::calendar::{Civil, DAY_S, YEARS, days_in_month};
+use crate::calendar::{CivilTime, DAY_S, YEARS, days_in_month};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::value::Value;
@@ -42,9 +42,9 @@ pub(super) const TABLE: &[Function] = &[
     line("hour", (1, 2), "timestamp: int[, zone: string]", "int", "The hour, 0 to 23.", "hour(1690599987495, 'Asia/Shanghai')", "11", |context, args| civil_field(context, args, |civil| civil.hour)),
     line("minute", (1, 2), "timestamp: int[, zone: string]", "int", "The minute, 0 to 59.", "minute(1690599987495)", "6", |context, args| civil_field(context, args, |civil| civil.minute)),
     line("second", (1, 2), "timestamp: int[, zone: string]", "int", "The second, 0 to 59.", "second(1690599987495)", "27", |context, args| civil_field(context, args, |civil| civil.second)),
-    line("weekday", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the week, from 1 for Monday to 7 for Sunday.", "weekday(1690599987495)", "6", |context, args| civil_field(context, args, Civil::weekday)),
-    line("weekOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The ISO 8601 week of the year, 1 to 53.", "weekOfYear(1690599987495)", "30", |context, args| civil_field(context, args, Civil::week_of_year)),
-    line("dayOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the year, 1 to 366.", "dayOfYear(1690599987495)", "210", |context, args| civil_field(context, args, Civil::day_of_year)),
+    line("weekday", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the week, from 1 for Monday to 7 for Sunday.", "weekday(1690599987495)", "6", |context, args| civil_field(context, args, CivilTime::weekday)),
+    line("weekOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The ISO 8601 week of the year, 1 to 53.", "weekOfYear(1690599987495)", "30", |context, args| civil_field(context, args, CivilTime::week_of_year)),
+    line("dayOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the year, 1 to 366.", "dayOfYear(1690599987495)", "210", |context, args| civil_field(context, args, CivilTime::day_of_year)),
     line("now_timestamp", (0, 1), "[unit: string]", "int", "The current time since 1970, in seconds or the unit.", "now_timestamp()", "1690599987", now_timestamp).impure(),
     line("now_rfc3339", (0, 1), "[unit: string]", "string", "The current time in RFC 3339 format, with the precision of the unit.", "now_rfc3339('millisecond')", r#""2023-07-29T03:06:27.495+00:00""#, now_rfc3339).alias(&["now_to_rfc3339"]).impure(),
     line("unix_ts_to_rfc3339", (1, 2), "time: int[, unit: string]", "string", "Formats seconds (or the unit) since 1970 as RFC 3339.", "unix_ts_to_rfc3339(1690599987)", r#""2023-07-29T03:06:27+00:00""#, unix_ts_to_rfc3339),
@@ -156,13 +156,13 @@ fn civil<'a>(
     args: Args<'_, 'a>,
     unix_s: i64,
     zone_at: usize,
-) -> Result<'a, Civil> {
+) -> Result<'a, CivilTime> {
     let offset_s = if args.len() > zone_at {
         zone(context, args, zone_at)?.offset_s(unix_s)
     } else {
         context.zone.offset_s(unix_s)
     };
-    let civil = Civil::from_local_s(unix_s.saturating_add(i64::from(offset_s)));
+    let civil = CivilTime::from_local_s(unix_s.saturating_add(i64::from(offset_s)));
     if YEARS.contains(&civil.year) {
         Ok(civil)
     } else {
@@ -173,7 +173,7 @@ fn civil<'a>(
 fn format_in_zone<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-    write: fn(&mut ArenaString<'a>, Civil),
+    write: fn(&mut ArenaString<'a>, CivilTime),
 ) -> Result<'a> {
     let unix_s = args.int(0)?.div_euclid(1_000);
     let civil = civil(context, args, unix_s, 1)?;
@@ -185,7 +185,7 @@ fn format_in_zone<'a>(
 fn format_now<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-    write: fn(&mut ArenaString<'a>, Civil),
+    write: fn(&mut ArenaString<'a>, CivilTime),
 ) -> Result<'a> {
     let unix_s = now(context).unix_s;
     let civil = civil(context, args, unix_s, 0)?;
@@ -194,7 +194,7 @@ fn format_now<'a>(
     Ok(Value::Str(out.into_bump_str()))
 }
 
-fn write_date(out: &mut ArenaString<'_>, civil: Civil) {
+fn write_date(out: &mut ArenaString<'_>, civil: CivilTime) {
     write_padded(out, civil.year, 4);
     out.push('-');
     write_padded(out, civil.month, 2);
@@ -202,7 +202,7 @@ fn write_date(out: &mut ArenaString<'_>, civil: Civil) {
     write_padded(out, civil.day, 2);
 }
 
-fn write_time(out: &mut ArenaString<'_>, civil: Civil) {
+fn write_time(out: &mut ArenaString<'_>, civil: CivilTime) {
     write_padded(out, civil.hour, 2);
     out.push(':');
     write_padded(out, civil.minute, 2);
@@ -210,7 +210,7 @@ fn write_time(out: &mut ArenaString<'_>, civil: Civil) {
     write_padded(out, civil.second, 2);
 }
 
-fn write_datetime(out: &mut ArenaString<'_>, civil: Civil) {
+fn write_datetime(out: &mut ArenaString<'_>, civil: CivilTime) {
     write_date(out, civil);
     out.push(' ');
     write_time(out, civil);
@@ -219,7 +219,7 @@ fn write_datetime(out: &mut ArenaString<'_>, civil: Civil) {
 fn civil_field<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-    field: fn(Civil) -> i64,
+    field: fn(CivilTime) -> i64,
 ) -> Result<'a> {
     let unix_s = args.int(0)?.div_euclid(1_000);
     Ok(Value::Int(field(civil(context, args, unix_s, 1)?)))
@@ -247,7 +247,7 @@ fn format_date<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) ->
     let format = args.text(format_at, context.arena)?;
     let zone = zone(context, args, zone_at)?;
     let offset_s = zone.offset_s(moment.unix_s);
-    let civil = Civil::from_local_s(moment.unix_s.saturating_add(i64::from(offset_s)));
+    let civil = CivilTime::from_local_s(moment.unix_s.saturating_add(i64::from(offset_s)));
     if !YEARS.contains(&civil.year) {
         return args.out_of_range(0, "a time between the years 0 and 9999");
     }
@@ -425,7 +425,7 @@ fn mongo_date<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> 
         1 => UNITS[1].1.moment(args.int(0)?),
         _ => unit(context, args, 1)?.moment(args.int(0)?),
     };
-    let civil = Civil::from_local_s(moment.unix_s);
+    let civil = CivilTime::from_local_s(moment.unix_s);
     if !YEARS.contains(&civil.year) {
         return args.out_of_range(0, "a time between the years 0 and 9999");
     }
@@ -461,7 +461,7 @@ pub(crate) fn check_constant(
         "pattern" if !text.contains('%') && Zone::parse(text).is_none() => {
             let arena = crate::value::Arena::new();
             let shown = time_format::LocalTime {
-                civil: Civil::from_local_s(0),
+                civil: CivilTime::from_local_s(0),
                 nanosecond: 0,
                 offset_s: 0,
             };

@@ -3,7 +3,7 @@
 
 use bumpalo::collections::String as ArenaString;
 
-use crate::calendar::Civil;
+use crate::calendar::CivilTime;
 
 /// A point in time: seconds since 1970 and the fraction of the second.
 #[derive(Clone, Copy)]
@@ -15,14 +15,14 @@ pub(super) struct UnixTime {
 /// A local date and time and its offset from UTC.
 #[derive(Clone, Copy)]
 pub(super) struct LocalTime {
-    pub(super) civil: Civil,
+    pub(super) civil: CivilTime,
     pub(super) nanosecond: i64,
     pub(super) offset_s: i32,
 }
 
 /// The result of parsing a text.
 pub(super) struct ParsedTime {
-    pub(super) civil: Civil,
+    pub(super) civil: CivilTime,
     pub(super) nanosecond: i64,
     /// The offset, if the text contained one.
     pub(super) offset_s: Option<i32>,
@@ -30,7 +30,7 @@ pub(super) struct ParsedTime {
 
 impl ParsedTime {
     fn new() -> ParsedTime {
-        let civil = Civil {
+        let civil = CivilTime {
             year: 1970,
             month: 1,
             day: 1,
@@ -314,7 +314,7 @@ impl TimeReader<'_> {
         }
     }
 
-    fn date(&mut self, civil: &mut Civil) -> ParseResult<()> {
+    fn date(&mut self, civil: &mut CivilTime) -> ParseResult<()> {
         civil.year = self.number(4, "the year")?;
         self.one_of(&['-', '/'])?;
         civil.month = self.number(2, "the month")?;

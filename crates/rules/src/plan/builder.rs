@@ -2,7 +2,7 @@
 
 use super::{ListRange, Op, OpId, Plan, PutStep, StepOp, TextRange};
 use crate::evaluation_error::EvaluationError;
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::function_context::Dialect;
 use crate::value::Value;
 use crate::zone::Zone;
@@ -99,7 +99,7 @@ impl PlanBuilder {
 
     /// Records that a part of this value is read, which may be the payload.
     pub(crate) fn mark_payload_read(&mut self, base: OpId) {
-        self.plan.reads_payload |= matches!(self.op(base), Op::Field(Field::Payload));
+        self.plan.reads_payload |= matches!(self.op(base), Op::Field(EventField::Payload));
     }
 
     pub(crate) fn is_constant(&self, id: OpId) -> bool {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{ListRange, Op, OpId, Plan};
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::index_keys::{IndexKeys, TopicKey};
 use crate::syntax::ast::BinaryOp;
 use crate::value::Value;
@@ -42,10 +42,12 @@ impl Plan {
                 };
                 self.comparison_keys(left, op, value)
             }
-            Op::MatchFilter(subject, filter) if self.is_field(subject, Field::Topic) => IndexKeys {
-                topics: Some([TopicKey::Filter(self.text(filter).into())].into()),
-                ..IndexKeys::default()
-            },
+            Op::MatchFilter(subject, filter) if self.is_field(subject, EventField::Topic) => {
+                IndexKeys {
+                    topics: Some([TopicKey::Filter(self.text(filter).into())].into()),
+                    ..IndexKeys::default()
+                }
+            }
             Op::In(subject, list, false) => self.in_list_keys(subject, list),
             Op::Between(subject, list, false) => {
                 let &[low, high] = self.list(list) else {
@@ -76,7 +78,7 @@ impl Plan {
     }
 
     fn remove_topic_condition(&self, condition: OpId, topic: &str) -> Option<OpId> {
-        let is_topic = |id| matches!(self.op(id), Op::Field(Field::Topic));
+        let is_topic = |id| matches!(self.op(id), Op::Field(EventField::Topic));
         let is_text = |id| matches!(self.op(id), Op::Text(text) if self.text(text) == topic);
         match self.op(condition) {
             Op::Binary(BinaryOp::Equal, left, right)
@@ -97,7 +99,7 @@ impl Plan {
         }
     }
 
-    fn is_field(&self, id: OpId, field: Field) -> bool {
+    fn is_field(&self, id: OpId, field: EventField) -> bool {
         match self.op(id) {
             Op::Field(own) => own == field,
             Op::Memo(inner, _) => self.is_field(inner, field),
@@ -120,14 +122,14 @@ impl Plan {
     /// The keys for a comparison of a field with a constant.
     fn comparison_keys(&self, subject: OpId, op: BinaryOp, value: Value<'_>) -> IndexKeys {
         let mut keys = IndexKeys::default();
-        if self.is_field(subject, Field::Qos) {
+        if self.is_field(subject, EventField::Qos) {
             keys.qos = qos_bits(|qos| qos_comparison(op, qos, value));
         }
         // A number also equals texts that spell it differently.
         if let (BinaryOp::Equal, Value::Str(text)) = (op, value) {
-            if self.is_field(subject, Field::Topic) {
+            if self.is_field(subject, EventField::Topic) {
                 keys.topics = Some([TopicKey::Exact(text.into())].into());
-            } else if self.is_field(subject, Field::ClientId) {
+            } else if self.is_field(subject, EventField::ClientId) {
                 keys.client_ids = Some([text.into()].into());
             }
         }

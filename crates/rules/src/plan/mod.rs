@@ -11,7 +11,7 @@ mod method_names;
 pub(crate) mod no_result;
 pub(crate) mod resolver;
 
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::functions::Function;
 use crate::syntax::ast::BinaryOp;
 use crate::value::OwnedValue;
@@ -43,12 +43,12 @@ pub(crate) enum Op {
     Text(TextRange),
     /// A constant array or map.
     Owned(u16),
-    Field(Field),
+    Field(EventField),
     /// A field known only to the sender. If the sender does not set it, it is the given field of all events,
     /// if any.
-    Open(TextRange, Option<Field>),
+    Open(TextRange, Option<EventField>),
     /// A column of the output that a template is filled in from; otherwise a field.
-    Column(TextRange, Option<Field>),
+    Column(TextRange, Option<EventField>),
     /// The whole output.
     Output,
     /// The item of FOREACH.

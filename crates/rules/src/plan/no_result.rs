@@ -3,7 +3,7 @@
 
 use super::{ColumnTarget, ListRange, Op, OpId, Plan, PutStep};
 use crate::eval::Evaluator;
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::event_view::EventView;
 use crate::rule::{Rule, RuleBody, RuleState};
 use crate::rule_source::RuleSource;
@@ -115,7 +115,7 @@ impl Rule {
         let is_payload = |mut id: OpId| loop {
             match plan.op(id) {
                 Op::Memo(inner, _) => id = inner,
-                op => return matches!(op, Op::Field(Field::Payload)),
+                op => return matches!(op, Op::Field(EventField::Payload)),
             }
         };
         let is_path = |op: &Op| matches!(op, Op::Path(base, _) if is_payload(*base));

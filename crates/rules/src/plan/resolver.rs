@@ -9,7 +9,7 @@ use super::builder::{PlanBuilder, PlanError, PlanSizeError};
 use super::constant_checks;
 use super::{ColumnTarget, Op, OpId, OutputColumn, PutStep, StepOp, TextRange};
 use crate::compile_options::StatementLimits;
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::function_context::Dialect;
 use crate::functions;
 use crate::statement_error::{Span, StatementError};
@@ -463,7 +463,7 @@ impl<'s> Resolver<'s> {
             return self.push(Op::Binary(op, left_id, right_id), span);
         };
         let text = self.builder.text_of(filter);
-        let is_topic = matches!(self.builder.op(left_id), Op::Field(Field::Topic));
+        let is_topic = matches!(self.builder.op(left_id), Op::Field(EventField::Topic));
         // FluxMQ's examples use `=~` with a regular expression for values other than topics.
         if !is_topic
             && self.builder.dialect == Dialect::Fluxmq
@@ -496,7 +496,7 @@ impl Resolver<'_> {
         };
         let text = self.builder.text_of(filter);
         let is_filter = self.builder.dialect == Dialect::Fluxmq
-            && matches!(self.builder.op(subject), Op::Field(Field::Topic))
+            && matches!(self.builder.op(subject), Op::Field(EventField::Topic))
             && !text.contains('%')
             && constant_checks::is_wildcard_filter(text);
         is_filter.then_some(filter)

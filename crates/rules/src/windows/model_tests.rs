@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::value::Value as Field;
+use crate::value::Value as EventField;
 use crate::window::{Aggregate, AggregateKind};
 
 const LATENESS_MS: u64 = 7;
@@ -178,7 +178,8 @@ fn check(kind: WindowKind, is_by_events: bool, steps: &[ModelStep]) {
     let mut now_ms = 1_000_u64;
     let arena = Arena::new();
     let mut close = |closed: ClosedWindow<'_>| {
-        let (Field::Int(key), Field::Int(count)) = (closed.key[0], closed.aggregates[0]) else {
+        let (EventField::Int(key), EventField::Int(count)) = (closed.key[0], closed.aggregates[0])
+        else {
             panic!("not what was counted");
         };
         rows.push((closed.start_ms, closed.end_ms, key as u8, count));
@@ -190,8 +191,8 @@ fn check(kind: WindowKind, is_by_events: bool, steps: &[ModelStep]) {
                 let at_ms = now_ms.saturating_add_signed(off_ms);
                 let sample = WindowSample {
                     timestamp_ms: at_ms,
-                    key: &[Field::Int(key.into())],
-                    arguments: &[Field::Bool(true)],
+                    key: &[EventField::Int(key.into())],
+                    arguments: &[EventField::Bool(true)],
                 };
                 let added = windows.add(&sample, now_ms, &arena, &mut close);
                 assert_eq!(added, model.add(at_ms, key, now_ms), "{at_ms} at {now_ms}");

@@ -338,11 +338,11 @@ fn weeks_and_months_are_those_of_the_calendar() {
         lines
     };
     let at = |text: &str| {
-        let civil = crate::calendar::Civil::from_local_s(0);
+        let civil = crate::calendar::CivilTime::from_local_s(0);
         let (date, hour) = text.split_once(' ').expect("a date and an hour");
         let mut parts = date.split('-').map(|part| part.parse().expect("a number"));
         let mut part = || parts.next().expect("year, month and day");
-        let civil = crate::calendar::Civil {
+        let civil = crate::calendar::CivilTime {
             year: part(),
             month: part(),
             day: part(),

@@ -26,7 +26,7 @@ pub(crate) fn evaluate<T>(
     let arena = Arena::new();
     let mut resources = resources();
     let mut kv = KvStore::default();
-    let message = Published;
+    let message = PublishedMessage;
     let context = FunctionContext {
         arena: &arena,
         resources: &mut resources,
@@ -37,7 +37,7 @@ pub(crate) fn evaluate<T>(
         now_ms: NOW_MS,
         limits: FunctionLimits::default(),
     };
-    let mut reader = Reader {
+    let mut reader = ExpressionReader {
         text: expression,
         at: 0,
         context,
@@ -52,9 +52,9 @@ pub(crate) fn evaluate<T>(
 }
 
 /// The message seen by functions of the family "message".
-struct Published;
+struct PublishedMessage;
 
-impl<'a> MessageSource<'a> for Published {
+impl<'a> MessageSource<'a> for PublishedMessage {
     fn message_part(&self, part: rules::MessagePart, arena: &'a Arena) -> Value<'a> {
         use rules::MessagePart;
         match part {
@@ -72,13 +72,13 @@ impl<'a> MessageSource<'a> for Published {
     }
 }
 
-struct Reader<'t, 'a, 'e> {
+struct ExpressionReader<'t, 'a, 'e> {
     text: &'t str,
     at: usize,
     context: FunctionContext<'a, 'e>,
 }
 
-impl<'a> Reader<'_, 'a, '_> {
+impl<'a> ExpressionReader<'_, 'a, '_> {
     fn rest(&self) -> &str {
         self.text[self.at..].trim_start()
     }

@@ -83,13 +83,13 @@ impl TestObserver {
 }
 
 /// A running store with one shard's numbering.
-pub(crate) struct Bench {
+pub(crate) struct StoreFixture {
     pub(crate) store: Store,
     pub(crate) observer: Arc<TestObserver>,
     pub(crate) number: u64,
 }
 
-impl Bench {
+impl StoreFixture {
     pub(crate) fn open(dir: &Path, config: StoreConfig) -> Self {
         let (store, _) = Store::open(dir, config).unwrap();
         Self::start(store)
@@ -171,7 +171,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Compares the store with the model. `store` is open and not started; it is started to read messages.
-pub(crate) fn check_opened(store: Store, model: &script::StoreModel) -> Bench {
+pub(crate) fn check_opened(store: Store, model: &script::StoreModel) -> StoreFixture {
     let mut sessions = store.queued_sessions();
     sessions.sort_unstable();
     assert_eq!(sessions, model.waiting());
@@ -197,13 +197,13 @@ pub(crate) fn check_opened(store: Store, model: &script::StoreModel) -> Bench {
             .collect();
         assert_eq!(found, expected);
     }
-    let mut bench = Bench::start(store);
+    let mut bench = StoreFixture::start(store);
     bench.number = model.number;
     check_messages(&bench, model);
     bench
 }
 
-pub(crate) fn check_messages(bench: &Bench, model: &script::StoreModel) {
+pub(crate) fn check_messages(bench: &StoreFixture, model: &script::StoreModel) {
     for (&id, session) in &model.sessions {
         let found = bench.fetch_all(id, 16).into_iter().map(|stored| {
             let item = script::ModelQueueEntry {

@@ -23,18 +23,18 @@ pub(super) enum MessageFormat {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TemplatePiece {
     Text(String),
-    Field(Field),
+    Field(TemplateField),
 }
 
 macro_rules! fields {
     ($($name:literal => $field:ident),+ $(,)?) => {
         /// A field that a template can use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(super) enum Field {
+        pub(super) enum TemplateField {
             $($field),+
         }
 
-        const FIELDS: &[(&str, Field)] = &[$(($name, Field::$field)),+];
+        const FIELDS: &[(&str, TemplateField)] = &[$(($name, TemplateField::$field)),+];
     };
 }
 
@@ -132,7 +132,7 @@ impl MessageFormat {
     }
 }
 
-fn parse_field(name: &str) -> Result<Field, String> {
+fn parse_field(name: &str) -> Result<TemplateField, String> {
     if let Some((_, field)) = FIELDS.iter().find(|(known, _)| *known == name) {
         return Ok(*field);
     }
@@ -146,7 +146,7 @@ fn parse_field(name: &str) -> Result<Field, String> {
     })
 }
 
-impl Field {
+impl TemplateField {
     fn write(
         self,
         message: &ReceivedMessage,

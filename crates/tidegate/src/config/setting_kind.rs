@@ -42,8 +42,8 @@ macro_rules! setting {
             kind: $kind,
             help: $help,
             at_run_time: false,
-            get: |section| Field::to_value(&section.$($field).+),
-            set: |section, value| section.$($field).+ = Field::from_value(value),
+            get: |section| SettingField::to_value(&section.$($field).+),
+            set: |section, value| section.$($field).+ = SettingField::from_value(value),
         }
     };
 }
@@ -342,7 +342,7 @@ fn parse_bind(text: &str) -> Result<BindSetting, String> {
 /// A type that can be the field of a setting. Values have been validated against the setting's
 /// [`SettingKind`], so a field that cannot contain them is an error in the table, which a test
 /// detects.
-pub(super) trait Field: Sized {
+pub(super) trait SettingField: Sized {
     /// `None` if the setting has no value.
     fn to_value(&self) -> Option<SettingValue>;
     fn from_value(value: SettingValue) -> Self;
@@ -352,7 +352,7 @@ const KIND_FITS: &str = "the table gives each field a kind that fits it";
 
 macro_rules! number_fields {
     ($($type:ty),+) => {
-        $(impl Field for $type {
+        $(impl SettingField for $type {
             fn to_value(&self) -> Option<SettingValue> {
                 Some(SettingValue::Number(u64::try_from(*self).expect(KIND_FITS)))
             }
@@ -368,7 +368,7 @@ macro_rules! number_fields {
 }
 number_fields!(u8, u16, u32, u64, usize);
 
-impl Field for bool {
+impl SettingField for bool {
     fn to_value(&self) -> Option<SettingValue> {
         Some(SettingValue::Flag(*self))
     }
@@ -381,7 +381,7 @@ impl Field for bool {
     }
 }
 
-impl Field for Option<bool> {
+impl SettingField for Option<bool> {
     fn to_value(&self) -> Option<SettingValue> {
         self.map(SettingValue::Flag)
     }
@@ -391,7 +391,7 @@ impl Field for Option<bool> {
     }
 }
 
-impl Field for String {
+impl SettingField for String {
     fn to_value(&self) -> Option<SettingValue> {
         (!self.is_empty()).then(|| SettingValue::Text(self.clone()))
     }
@@ -404,7 +404,7 @@ impl Field for String {
     }
 }
 
-impl Field for TrustedProxies {
+impl SettingField for TrustedProxies {
     fn to_value(&self) -> Option<SettingValue> {
         Some(self.to_string())
             .filter(|text| !text.is_empty())
@@ -419,7 +419,7 @@ impl Field for TrustedProxies {
     }
 }
 
-impl Field for Fsync {
+impl SettingField for Fsync {
     fn to_value(&self) -> Option<SettingValue> {
         Some(SettingValue::Text(self.to_string()))
     }
@@ -432,7 +432,7 @@ impl Field for Fsync {
     }
 }
 
-impl Field for Option<String> {
+impl SettingField for Option<String> {
     fn to_value(&self) -> Option<SettingValue> {
         self.clone().map(SettingValue::Text)
     }
@@ -442,7 +442,7 @@ impl Field for Option<String> {
     }
 }
 
-impl Field for Option<PathBuf> {
+impl SettingField for Option<PathBuf> {
     fn to_value(&self) -> Option<SettingValue> {
         self.clone().map(SettingValue::Path)
     }
@@ -455,7 +455,7 @@ impl Field for Option<PathBuf> {
     }
 }
 
-impl Field for Option<BindSetting> {
+impl SettingField for Option<BindSetting> {
     fn to_value(&self) -> Option<SettingValue> {
         self.clone().map(SettingValue::Bind)
     }
@@ -483,7 +483,7 @@ pub(super) const fn choice<T: NamedChoice>() -> SettingKind {
     SettingKind::Choice(|| T::NAMES.iter().map(|(name, _)| *name).collect())
 }
 
-impl<T: NamedChoice> Field for T {
+impl<T: NamedChoice> SettingField for T {
     fn to_value(&self) -> Option<SettingValue> {
         Some(SettingValue::Text(self.name().to_owned()))
     }

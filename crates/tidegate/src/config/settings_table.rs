@@ -17,7 +17,9 @@ use super::ingest_settings::IngestSettings;
 use super::setting_kind::SettingKind::{
     Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Targets, Text,
 };
-use super::setting_kind::{BindSetting, Field, NamedChoice, Setting, SettingKind, choice, setting};
+use super::setting_kind::{
+    BindSetting, NamedChoice, Setting, SettingField, SettingKind, choice, setting,
+};
 use super::simulation_settings::SimulationSettings;
 use crate::logging::LogFormat;
 

@@ -267,7 +267,7 @@ mod tests {
     use link::config::LinkConfig;
     use link::core::NewStream;
     use link::net::{
-        ConnectOptions, Decision, Link, LinkListener, MemoryNetwork, OutgoingStream, connect,
+        ConnectOptions, Link, LinkDecision, LinkListener, MemoryNetwork, OutgoingStream, connect,
     };
     use link::priority::Priority;
     use link::wire::control::TransferId;
@@ -285,7 +285,7 @@ mod tests {
                 tokio::spawn(async move {
                     let principal = String::new();
                     let _ = listener
-                        .serve(far, |_| Decision::Accept { principal })
+                        .serve(far, |_| LinkDecision::Accept { principal })
                         .await;
                 });
                 Ok(near)

@@ -10,7 +10,7 @@ use content::{ContentDigest, ContentHasher, DigestAlgorithm};
 use link::config::LinkConfig;
 use link::error_code::ErrorCode;
 use link::message::MessageId;
-use link::net::{Decision, Link, LinkError, LinkListener};
+use link::net::{Link, LinkDecision, LinkError, LinkListener};
 use link::priority::Priority;
 use link::wire::handshake::{Credentials, Hello};
 use link_carriers::{CarrierAddress, CarrierListener};
@@ -159,18 +159,18 @@ impl LinkServeArgs {
     }
 }
 
-fn decide(hello: &Hello, token: Option<&str>) -> Decision {
+fn decide(hello: &Hello, token: Option<&str>) -> LinkDecision {
     let is_permitted = match (token, &hello.credentials) {
         (None, _) => true,
         (Some(expected), Credentials::Token(token)) => digest(expected) == digest(token),
         (Some(_), _) => false,
     };
     if is_permitted {
-        Decision::Accept {
+        LinkDecision::Accept {
             principal: String::new(),
         }
     } else {
-        Decision::Reject {
+        LinkDecision::Reject {
             code: ErrorCode::NOT_AUTHENTICATED,
             text: "the token is missing or wrong".to_owned(),
         }

@@ -21,7 +21,7 @@ const MOST_OF_A_ROUND: Duration = Duration::from_secs(3);
 
 /// What a device has sent, and what of it was acknowledged. The alarm is raised by every other number and cleared by the next.
 #[derive(Default)]
-struct Reported {
+struct DeviceReports {
     number: u64,
     acknowledged: u64,
 }
@@ -38,7 +38,7 @@ fn acknowledged_device_messages_survive_kills() {
     // The time of the first row: recent, since old rows are not kept.
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first_ms = since_epoch.unwrap().as_millis() as u64 - 3_600_000;
-    let mut reported: [Reported; MODES.len()] = Default::default();
+    let mut reported: [DeviceReports; MODES.len()] = Default::default();
     let mut derived: [DerivedResults; MODES.len()] = Default::default();
     for round in 0..kills {
         let mut node = Node::spawn(dir, &["--shards", "2"], crate::CONFIG);
@@ -107,7 +107,7 @@ fn report(
     mode: &str,
     first_ms: u64,
     is_over: &AtomicBool,
-    reported: &mut Reported,
+    reported: &mut DeviceReports,
 ) -> Result<(), ConnectionLost> {
     let connect = Connect::new(4, format!("client-{mode}")).username(format!("token-{mode}"));
     let (mut line, _) = ClientLine::open(address, &connect)?;
@@ -129,7 +129,7 @@ fn report(
     Ok(())
 }
 
-fn check(node: &Node, mode: &str, first_ms: u64, reported: &Reported, seed: u64) {
+fn check(node: &Node, mode: &str, first_ms: u64, reported: &DeviceReports, seed: u64) {
     let context = format!(
         "seed {seed}, {mode}: {} sent, {} acknowledged",
         reported.number, reported.acknowledged

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use publisher::Publisher;
 use retained::RetainedPublisher;
-use run_state::{RunState, Sent};
+use run_state::{PublisherTotals, RunState};
 use subscriber::{Presence, Subscriber};
 use support::{Node, Random, external, temporary_directory};
 use toggles::SubscriptionToggler;
@@ -126,7 +126,7 @@ impl CrashRun {
         }
         self.load_for_a_while(&node);
         self.run_state.settle();
-        let sent: Vec<Sent> = self.join(publishers);
+        let sent: Vec<PublisherTotals> = self.join(publishers);
         let messages: u32 = sent.iter().map(|sent| sent.messages).sum();
         if self.config.contains(sinks::CONFIG) {
             sinks::check(&node, &sent, self.seed);
@@ -174,7 +174,10 @@ impl CrashRun {
 
     /// Starts the threads that put load on the node: publishers, and the others. Subscribers have subscribed before
     /// anything is published.
-    fn start_clients(&mut self, address: &str) -> (Vec<JoinHandle<Sent>>, Vec<JoinHandle<()>>) {
+    fn start_clients(
+        &mut self,
+        address: &str,
+    ) -> (Vec<JoinHandle<PublisherTotals>>, Vec<JoinHandle<()>>) {
         let mut random = || Random::new(self.random.next());
         let mut others = Vec::new();
         for (number, (version, qos, presence)) in [

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::line::{ClientLine, ConnectionLost, lasting};
-use crate::run_state::{RunPhase, RunState, Sent};
+use crate::run_state::{PublisherTotals, RunPhase, RunState};
 use crate::support::{Packet, Publish, Random, ack, kind};
 
 /// Messages not yet acknowledged to the end.
@@ -53,7 +53,7 @@ impl Publisher {
     }
 
     /// Publishes until the phase `Settle`, and until everything is acknowledged.
-    pub(crate) fn run(mut self, run_state: &RunState) -> Sent {
+    pub(crate) fn run(mut self, run_state: &RunState) -> PublisherTotals {
         let mut number = 0;
         while let Some((address, now)) = run_state.next_node(number) {
             number = now;
@@ -61,7 +61,7 @@ impl Publisher {
                 break;
             }
         }
-        Sent {
+        PublisherTotals {
             topic: self.topic(),
             qos: self.qos,
             messages: self.sent,

@@ -25,16 +25,16 @@ const PAUSE: Duration = Duration::from_millis(1);
 const STATISTICS_STORED_AFTER: Duration = Duration::from_secs(8);
 
 /// A connection whose node may be killed at any time: then everything returns `None`.
-struct Line {
+struct KillableConnection {
     writer: TcpStream,
     reader: WsStream,
 }
 
-impl Line {
-    fn open(node: &Node) -> Line {
+impl KillableConnection {
+    fn open(node: &Node) -> KillableConnection {
         let (socket, head) = upgrade(node.address("ws"), &format!("/ws/{ROOM}"), None);
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-        Line {
+        KillableConnection {
             writer: socket.try_clone().unwrap(),
             reader: WsStream::over(socket),
         }
@@ -67,7 +67,7 @@ impl Line {
 }
 
 #[derive(Default)]
-struct Answered {
+struct AnsweredRequests {
     devices: BTreeSet<String>,
     /// Numbers of commands that have ended.
     commands: BTreeSet<u64>,
@@ -82,7 +82,7 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
     let seed = Random::seed();
     let mut random = Random::new(seed);
     let mut dir = temporary_directory();
-    let mut answered = Answered::default();
+    let mut answered = AnsweredRequests::default();
     let sent = AtomicU64::new(0);
     let mut opened = OpenedConnections::default();
     // What the node has counted and stored before.
@@ -97,9 +97,12 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
         }
         counted = check_statistics(&node, counted, &sent, opened, seed);
         check_answered(&node, &answered, seed);
-        let mut device = Line::open(&node);
+        let mut device = KillableConnection::open(&node);
         let id = device.identify(DEVICE).expect("the node runs");
-        let (newcomers, talker) = (Line::open(&node), Line::open(&node));
+        let (newcomers, talker) = (
+            KillableConnection::open(&node),
+            KillableConnection::open(&node),
+        );
         opened.admitted += 3;
         let page = "tidegate-relay\r\nOrigin: https://b.example";
         let (_, head) = upgrade(node.address("ws"), &format!("/ws/{ROOM}"), Some(page));
@@ -111,7 +114,7 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
         let is_over = &is_over;
         dir = std::thread::scope(|scope| {
             // They end with the node.
-            let Answered { devices, commands } = &mut answered;
+            let AnsweredRequests { devices, commands } = &mut answered;
             scope.spawn(move || identify_devices(newcomers, round, is_over, devices));
             scope.spawn(move || acknowledge_commands(device));
             scope.spawn(move || send_commands(&address, &id, is_over, commands));
@@ -141,7 +144,7 @@ fn devices_commands_and_statistics_of_an_endpoint_survive_kills() {
 
 /// Becomes one new device after the other.
 fn identify_devices(
-    mut line: Line,
+    mut line: KillableConnection,
     round: usize,
     is_over: &AtomicBool,
     devices: &mut BTreeSet<String>,
@@ -156,7 +159,7 @@ fn identify_devices(
     Some(())
 }
 
-fn acknowledge_commands(mut line: Line) -> Option<()> {
+fn acknowledge_commands(mut line: KillableConnection) -> Option<()> {
     loop {
         let control = line.receive("control")?;
         let ack = json!({
@@ -180,7 +183,11 @@ fn send_commands(address: &str, device: &str, is_over: &AtomicBool, commands: &m
 }
 
 /// Counts what it sends.
-fn send_messages(mut line: Line, is_over: &AtomicBool, sent: &AtomicU64) -> Option<()> {
+fn send_messages(
+    mut line: KillableConnection,
+    is_over: &AtomicBool,
+    sent: &AtomicU64,
+) -> Option<()> {
     while !is_over.load(Relaxed) {
         // CountedTraffic before, because the node may read it and be killed at once.
         sent.fetch_add(1, Relaxed);
@@ -190,7 +197,7 @@ fn send_messages(mut line: Line, is_over: &AtomicBool, sent: &AtomicU64) -> Opti
     Some(())
 }
 
-fn check_answered(node: &Node, answered: &Answered, seed: u64) {
+fn check_answered(node: &Node, answered: &AnsweredRequests, seed: u64) {
     for id in &answered.devices {
         let (status, device) = ask(node, "GET", &format!("devices/{id}"), &Value::Null);
         assert_eq!(status, 200, "seed {seed}: {id} was identified: {device}");

@@ -14,20 +14,20 @@ const CLEARED_EVERY: u32 = 5;
 
 /// Versions of one topic, counted from 1.
 #[derive(Debug, Clone, Copy, Default)]
-struct Slot {
+struct TopicVersions {
     sent: u32,
     acknowledged: u32,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct RetainedPublisher {
-    slots: Arc<Mutex<Vec<Slot>>>,
+    slots: Arc<Mutex<Vec<TopicVersions>>>,
 }
 
 impl Default for RetainedPublisher {
     fn default() -> Self {
         Self {
-            slots: Arc::new(Mutex::new(vec![Slot::default(); TOPICS])),
+            slots: Arc::new(Mutex::new(vec![TopicVersions::default(); TOPICS])),
         }
     }
 }
@@ -133,7 +133,7 @@ impl RetainedPublisher {
     }
 
     /// Whether a topic that nobody has changed meanwhile has not shown its message yet.
-    fn is_missing(&self, before: &[Slot], found: &BTreeMap<usize, u32>) -> bool {
+    fn is_missing(&self, before: &[TopicVersions], found: &BTreeMap<usize, u32>) -> bool {
         let now = self.slots.lock().unwrap();
         (0..TOPICS).any(|topic| {
             before[topic].sent == now[topic].sent
@@ -148,6 +148,6 @@ fn is_cleared(version: u32) -> bool {
 }
 
 /// Whether there must be a message, as nothing newer is under way.
-fn wants(slot: &Slot) -> bool {
+fn wants(slot: &TopicVersions) -> bool {
     slot.acknowledged > 0 && slot.acknowledged == slot.sent && !is_cleared(slot.sent)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// What one publisher has sent, all of it acknowledged in the end.
 #[derive(Debug, Clone)]
-pub(crate) struct Sent {
+pub(crate) struct PublisherTotals {
     pub(crate) topic: String,
     pub(crate) qos: u8,
     pub(crate) messages: u32,
@@ -30,7 +30,7 @@ struct SharedState {
     /// Counts nodes.
     number: u32,
     phase: RunPhase,
-    sent: Vec<Sent>,
+    sent: Vec<PublisherTotals>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl RunState {
         self.change(|state| state.phase = state.phase.max(RunPhase::Settle));
     }
 
-    pub(crate) fn all_sent(&self, sent: Vec<Sent>) {
+    pub(crate) fn all_sent(&self, sent: Vec<PublisherTotals>) {
         self.change(|state| {
             state.sent = sent;
             state.phase = state.phase.max(RunPhase::Delivered);
@@ -70,7 +70,7 @@ impl RunState {
         self.lock().phase
     }
 
-    pub(crate) fn sent(&self) -> Vec<Sent> {
+    pub(crate) fn sent(&self) -> Vec<PublisherTotals> {
         self.lock().sent.clone()
     }
 

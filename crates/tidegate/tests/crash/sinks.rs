@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::line::{ClientLine, ConnectionLost, LIMIT};
-use crate::run_state::Sent;
+use crate::run_state::PublisherTotals;
 use crate::support::{Connect, Node, Publish, Random, external, kind, temporary_directory};
 
 /// Rows stay in the queue for a while before they are written, so that kills find some there.
@@ -81,7 +81,7 @@ fn the_row_of_every_acknowledged_message_arrives() {
 }
 
 /// Whether the sink gets a row for every message of these publishers, all of which were acknowledged.
-pub(crate) fn check(node: &Node, sent: &[Sent], seed: u64) {
+pub(crate) fn check(node: &Node, sent: &[PublisherTotals], seed: u64) {
     let rows = sent.iter().flat_map(|sent| {
         let row = |number| format!("{{\"topic\":\"{}\",\"payload\":\"{number}\"}}", sent.topic);
         (0..sent.messages).map(row)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::line::{ClientLine, ConnectionLost, LIMIT, lasting};
-use crate::run_state::{RunPhase, RunState, Sent};
+use crate::run_state::{PublisherTotals, RunPhase, RunState};
 use crate::support::{Packet, Random, Subscribe, ack, kind};
 
 /// How long everything may take to arrive in the end.
@@ -161,7 +161,7 @@ impl Subscriber {
         panic!("{}: no PINGRESP", self.name);
     }
 
-    fn has_all(&self, sent: &[Sent]) -> bool {
+    fn has_all(&self, sent: &[PublisherTotals]) -> bool {
         sent.iter().all(|sent| {
             let numbers = self.received.get(&sent.topic);
             let first = firsts(numbers.map_or(&[], Vec::as_slice));
@@ -170,7 +170,7 @@ impl Subscriber {
     }
 
     /// Everything is there, in order, and nothing twice that must not be.
-    fn check(&self, sent: &[Sent]) {
+    fn check(&self, sent: &[PublisherTotals]) {
         let name = &self.name;
         for sent in sent {
             let topic = &sent.topic;

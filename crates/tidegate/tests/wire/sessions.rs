@@ -37,7 +37,7 @@ struct Message {
 
 /// What is known of a published message.
 #[derive(Debug, Clone)]
-struct Published {
+struct PublishedMessage {
     message: Message,
     topic: usize,
     qos: u8,
@@ -60,13 +60,13 @@ struct SubscriptionPeriod {
 
 impl SubscriptionPeriod {
     /// Whether the subscription stood all the time from the first sending of the message to its acceptance.
-    fn spans(&self, published: &Published) -> bool {
+    fn spans(&self, published: &PublishedMessage) -> bool {
         self.topic == published.topic
             && self.from < published.begun
             && published.accepted < self.until
     }
 
-    fn must_deliver(&self, published: &Published) -> bool {
+    fn must_deliver(&self, published: &PublishedMessage) -> bool {
         let key = (published.message.publisher, published.qos);
         self.spans(published)
             && self.got.as_ref().is_none_or(|got| {
@@ -77,9 +77,9 @@ impl SubscriptionPeriod {
 }
 
 /// A message on its way to the node.
-struct Outgoing {
+struct OutgoingMessage {
     packet_id: u16,
-    published: Published,
+    published: PublishedMessage,
     /// QoS 2: PUBREC has come, PUBREL is sent.
     released: bool,
 }
@@ -90,7 +90,7 @@ struct Client {
     topics: Arc<Vec<String>>,
     random: Random,
     raw: Raw,
-    outgoing: VecDeque<Outgoing>,
+    outgoing: VecDeque<OutgoingMessage>,
     next_id: u16,
     next_number: usize,
     /// QoS 2 identifiers from the node whose PUBREL has not come.
@@ -98,7 +98,7 @@ struct Client {
     /// Acknowledgements held back.
     due: VecDeque<Vec<u8>>,
     received: Vec<(usize, u8, Message)>,
-    published: Vec<Published>,
+    published: Vec<PublishedMessage>,
     periods: Vec<SubscriptionPeriod>,
     /// Since when, per topic; 0: not subscribed.
     subscribed: [u64; TOPICS],
@@ -157,7 +157,7 @@ impl Client {
         {
             self.next_id = self.next_id.wrapping_add(1);
         }
-        let published = Published {
+        let published = PublishedMessage {
             message: Message {
                 publisher: self.index,
                 number: self.next_number,
@@ -167,7 +167,7 @@ impl Client {
             begun: now(),
             accepted: 0,
         };
-        let out = Outgoing {
+        let out = OutgoingMessage {
             packet_id: self.next_id,
             published,
             released: false,
@@ -179,11 +179,11 @@ impl Client {
         self.outgoing.push_back(out);
     }
 
-    fn packet_of(&self, out: &Outgoing, again: bool) -> Vec<u8> {
+    fn packet_of(&self, out: &OutgoingMessage, again: bool) -> Vec<u8> {
         if out.released {
             return ack(kind::PUBREL, out.packet_id);
         }
-        let Published {
+        let PublishedMessage {
             message,
             topic,
             qos,
@@ -386,7 +386,7 @@ impl Client {
     }
 
     /// Until everything that must arrive has arrived, and nothing more comes.
-    fn settle(&mut self, all: &[Published]) {
+    fn settle(&mut self, all: &[PublishedMessage]) {
         let must: HashSet<Message> = all
             .iter()
             .filter(|published| {
@@ -408,7 +408,7 @@ impl Client {
             if missing.is_empty() {
                 break;
             }
-            let lacking: Vec<&Published> = all
+            let lacking: Vec<&PublishedMessage> = all
                 .iter()
                 .filter(|published| missing.contains(&&published.message))
                 .collect();
@@ -434,8 +434,8 @@ impl Client {
     }
 
     /// Nothing twice at QoS 2, nothing that was not published, everything in order.
-    fn check(&self, all: &[Published]) {
-        let known: HashMap<Message, &Published> = all
+    fn check(&self, all: &[PublishedMessage]) {
+        let known: HashMap<Message, &PublishedMessage> = all
             .iter()
             .map(|published| (published.message, published))
             .collect();
@@ -512,7 +512,7 @@ fn random_clients_with_stored_sessions_lose_nothing_and_get_nothing_twice() {
                 }
                 barrier.wait();
                 let mut client = client.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                let all: Vec<Published> = all.lock().unwrap().clone();
+                let all: Vec<PublishedMessage> = all.lock().unwrap().clone();
                 client.settle(&all);
                 client.check(&all);
                 // DisconnectMode no session behind.

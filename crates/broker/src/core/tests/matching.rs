@@ -12,7 +12,7 @@ use crate::core::tables::{SessionIx, TableIx};
 const SHARDS: u16 = 3;
 
 #[derive(Debug, Clone)]
-enum Change {
+enum SubscriptionChange {
     Subscribe {
         session: SessionIx,
         filter: String,
@@ -41,7 +41,7 @@ enum Change {
 
 /// Everything that routing a message on a topic depends on.
 #[derive(Debug, Default, PartialEq)]
-struct Matches {
+struct TopicMatches {
     /// Per session: merged options and all subscription identifiers.
     sessions: BTreeMap<SessionIx, (SubscriptionOptions, Vec<u32>)>,
     groups: BTreeSet<(String, String)>,
@@ -49,15 +49,15 @@ struct Matches {
 }
 
 #[derive(Default)]
-struct Model {
+struct SubscriptionModel {
     subscriptions: BTreeMap<(SessionIx, String), (SubscriptionOptions, u32)>,
     groups: BTreeSet<(String, &'static str)>,
     remote: BTreeSet<(String, u16)>,
 }
 
-impl Model {
-    fn matches(&self, topic: &str) -> Matches {
-        let mut matches = Matches::default();
+impl SubscriptionModel {
+    fn matches(&self, topic: &str) -> TopicMatches {
+        let mut matches = TopicMatches::default();
         for ((session, filter), &(options, identifier)) in &self.subscriptions {
             if !mqtt::filter_matches(filter, topic) {
                 continue;
@@ -125,26 +125,26 @@ fn options() -> impl Strategy<Value = SubscriptionOptions> {
     })
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = SubscriptionChange> {
     prop_oneof![
         3 => ((0..8_usize).prop_map(SessionIx::from_position), filter(), options(), 0..4_u32).prop_map(|(session, filter, options, identifier)| {
-            Change::Subscribe { session, filter, options, identifier }
+            SubscriptionChange::Subscribe { session, filter, options, identifier }
         }),
-        2 => (0..64_usize).prop_map(|which| Change::Unsubscribe { which }),
+        2 => (0..64_usize).prop_map(|which| SubscriptionChange::Unsubscribe { which }),
         1 => (filter(), prop_oneof![Just("g1"), Just("g2")])
-            .prop_map(|(filter, name)| Change::AddGroup { filter, name }),
-        1 => (0..16_usize).prop_map(|which| Change::RemoveGroup { which }),
+            .prop_map(|(filter, name)| SubscriptionChange::AddGroup { filter, name }),
+        1 => (0..16_usize).prop_map(|which| SubscriptionChange::RemoveGroup { which }),
         1 => (filter(), 0..SHARDS, any::<bool>())
-            .prop_map(|(filter, shard, is_wanted)| Change::SetRemote { filter, shard, is_wanted }),
-        5 => topic().prop_map(|topic| Change::Match { topic }),
+            .prop_map(|(filter, shard, is_wanted)| SubscriptionChange::SetRemote { filter, shard, is_wanted }),
+        5 => topic().prop_map(|topic| SubscriptionChange::Match { topic }),
     ]
 }
 
-fn matches(tree: &mut SubscriptionTree, topic: &str) -> Matches {
+fn matches(tree: &mut SubscriptionTree, topic: &str) -> TopicMatches {
     let (set, filters) = tree.match_topic(topic);
-    let mut matches = Matches {
+    let mut matches = TopicMatches {
         remote: set.remote_shards,
-        ..Matches::default()
+        ..TopicMatches::default()
     };
     let mut add = |subscriber: &Subscriber, more: &[u32]| {
         let first = (subscriber.identifier != 0).then_some(subscriber.identifier);
@@ -186,16 +186,16 @@ proptest! {
         changes in prop::collection::vec(change(), 1..150),
     ) {
         let mut tree = SubscriptionTree::default();
-        let mut model = Model::default();
+        let mut model = SubscriptionModel::default();
         for change in changes {
             match change {
-                Change::Subscribe { session, filter, options, identifier } => {
+                SubscriptionChange::Subscribe { session, filter, options, identifier } => {
                     let id = tree.find_or_insert(&filter);
                     let is_new = tree.subscribe(id, Subscriber { session, identifier, options });
                     let replaced = model.subscriptions.insert((session, filter), (options, identifier));
                     prop_assert_eq!(is_new, replaced.is_none());
                 }
-                Change::Unsubscribe { which } => {
+                SubscriptionChange::Unsubscribe { which } => {
                     let nth = model.subscriptions.keys().nth(which).cloned();
                     let Some((session, filter)) = nth else { continue };
                     let id = tree.find(&filter).expect("it was subscribed to");
@@ -203,19 +203,19 @@ proptest! {
                     tree.remove_if_unused(id);
                     model.subscriptions.remove(&(session, filter));
                 }
-                Change::AddGroup { filter, name } => {
+                SubscriptionChange::AddGroup { filter, name } => {
                     let id = tree.find_or_insert(&filter);
                     tree.find_or_insert_group(id, name);
                     model.groups.insert((filter, name));
                 }
-                Change::RemoveGroup { which } => {
+                SubscriptionChange::RemoveGroup { which } => {
                     let Some((filter, name)) = model.groups.iter().nth(which).cloned() else { continue };
                     let id = tree.find(&filter).expect("it has a group");
                     let group = tree.find_group(id, name).expect("the group was added");
                     tree.remove_group_if_unused(group);
                     model.groups.remove(&(filter, name));
                 }
-                Change::SetRemote { filter, shard, is_wanted } => {
+                SubscriptionChange::SetRemote { filter, shard, is_wanted } => {
                     let id = tree.find_or_insert(&filter);
                     tree.set_remote(id, shard, is_wanted);
                     tree.remove_if_unused(id);
@@ -224,7 +224,7 @@ proptest! {
                         false => model.remote.remove(&(filter, shard)),
                     };
                 }
-                Change::Match { topic } => {
+                SubscriptionChange::Match { topic } => {
                     let expected = model.matches(&topic);
                     // Three times: the first is computed, the second is cached, the third is read from the cache.
                     for _ in 0..3 {

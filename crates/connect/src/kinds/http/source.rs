@@ -432,13 +432,13 @@ mod tests {
 
     /// A test port that accepts messages once it is opened.
     #[derive(Default)]
-    struct Gate {
+    struct GatedPort {
         taken: Mutex<Vec<SourceMessage>>,
         opened: Notify,
         is_shut: bool,
     }
 
-    impl SourcePort for Gate {
+    impl SourcePort for GatedPort {
         fn accept<'a>(&'a self, message: SourceMessage) -> BoxFuture<'a, ()> {
             Box::pin(async move {
                 if self.is_shut {
@@ -465,7 +465,7 @@ mod tests {
                 "token": TOKEN, "format": format, "headers": ["x-id"], "topic": "d/${headers.'x-id'}/x"
             }))
             .unwrap();
-            let gate = Arc::new(Gate::default());
+            let gate = Arc::new(GatedPort::default());
             let admitted = source.admit(&with_token()).unwrap();
             admitted
                 .accept(body.into(), gate.clone())
@@ -481,13 +481,13 @@ mod tests {
             assert_eq!(taken[0].topic, "d/7/x");
         }
         let named = source(json!({"token": TOKEN, "topic": "d/${payload.a}"})).unwrap();
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(GatedPort::default());
         let admitted = named.admit(&with_token()).unwrap();
         let taken = admitted.accept("{\"a\": 1.5}".into(), gate.clone()).await;
         taken.unwrap_or_else(|rejected| panic!("{rejected:?}"));
         assert_eq!(gate.taken.lock().unwrap()[0].topic, "d/1.5");
         let admitted = named.admit(&with_token()).unwrap();
-        let rejected = admitted.accept("{\"b\": 1}".into(), Arc::new(Gate::default()));
+        let rejected = admitted.accept("{\"b\": 1}".into(), Arc::new(GatedPort::default()));
         match rejected.await {
             Err(PushError::Content(why)) => assert!(why.contains("${payload.a} is null"), "{why}"),
             other => panic!("{other:?}"),
@@ -495,7 +495,7 @@ mod tests {
         let limited =
             source(json!({"token": TOKEN, "format": "lines", "max_messages": 2})).unwrap();
         let admitted = limited.admit(&with_token()).unwrap();
-        let rejected = admitted.accept("a\nb\nc".into(), Arc::new(Gate::default()));
+        let rejected = admitted.accept("a\nb\nc".into(), Arc::new(GatedPort::default()));
         assert!(matches!(rejected.await, Err(PushError::Content(_))));
     }
 
@@ -530,7 +530,7 @@ mod tests {
         let tag = hmac::sign(&key, b"what?");
         let digits: String = tag.as_ref().iter().map(|b| format!("{b:02X}")).collect();
         let right = head(&[("X-Signature", &format!("sha256={digits}"))]);
-        let gate = || Arc::new(Gate::default());
+        let gate = || Arc::new(GatedPort::default());
         let take = |head: &RequestHead, body: &str| {
             let admitted = signed.admit(head).unwrap();
             admitted.accept(body.into(), gate())
@@ -553,9 +553,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_more_wait_than_may() {
         let source = source(json!({"token": TOKEN, "max_waiting_requests": 2})).unwrap();
-        let gate = Arc::new(Gate {
+        let gate = Arc::new(GatedPort {
             is_shut: true,
-            ..Gate::default()
+            ..GatedPort::default()
         });
         for _ in 0..2 {
             let admitted = source.admit(&with_token()).unwrap();

@@ -145,7 +145,7 @@ impl S3ContentWriter {
         key: &str,
         query: &[(&str, &str)],
         content_type: Option<&HeaderValue>,
-        piece: Piece,
+        piece: UploadPart,
     ) -> Result<ServerResponse, ConnectorError> {
         let progress = export.sent_bytes().clone();
         let body = RequestBody::from(piece.bytes);
@@ -348,13 +348,17 @@ fn part_size(export: &ContentExport, position: &UploadPosition, number: u64) -> 
 }
 
 /// A part of the file in memory.
-struct Piece {
+struct UploadPart {
     bytes: Bytes,
     /// Digest in hexadecimal digits.
     sha256: String,
 }
 
-async fn read_piece(export: &ContentExport, at: u64, size: u64) -> Result<Piece, ConnectorError> {
+async fn read_piece(
+    export: &ContentExport,
+    at: u64,
+    size: u64,
+) -> Result<UploadPart, ConnectorError> {
     let file = export
         .content
         .file
@@ -365,7 +369,7 @@ async fn read_piece(export: &ContentExport, at: u64, size: u64) -> Result<Piece,
         let mut bytes = vec![0; len];
         file.read_exact_at(&mut bytes, at)?;
         let sha256 = sha256(&bytes);
-        std::io::Result::Ok(Piece {
+        std::io::Result::Ok(UploadPart {
             bytes: bytes.into(),
             sha256,
         })

@@ -13,7 +13,7 @@ use jaq_std::ValT as _;
 
 use super::execution_meter;
 use super::value::{JqValue, ObjectFields};
-use crate::calendar::Civil;
+use crate::calendar::CivilTime;
 use crate::compilation_cache::CompilationCache;
 use crate::compiled_regex::{CompiledRegex, compile_regex};
 use crate::json;
@@ -177,7 +177,7 @@ fn to_iso(item: &JqValue) -> ValR<JqValue> {
         Some(seconds) if seconds.abs() < 253_402_300_800.0 => seconds.floor() as i64,
         _ => return Err(Error::typ(item.clone(), "seconds since 1970")),
     };
-    let at = Civil::from_local_s(seconds);
+    let at = CivilTime::from_local_s(seconds);
     Ok(JqValue::text(&format!("{at}Z")))
 }
 

@@ -1,7 +1,7 @@
 //! Names of fields, aliases, items and group keys.
 
 use super::{NameScope, Resolver};
-use crate::event_field::Field;
+use crate::event_field::EventField;
 use crate::function_context::Dialect;
 use crate::plan::aliases::Alias;
 use crate::plan::{Op, OpId};
@@ -24,7 +24,7 @@ impl<'s> Resolver<'s> {
             return Ok(None);
         }
         let is_alias = |alias: &Alias| matches!(alias.parts.first(), Some(AliasPart::Key(key)) if **key == *text);
-        let is_known = Field::find(text).is_some()
+        let is_known = EventField::find(text).is_some()
             || self.own_fields.contains(&text)
             || self.item.as_deref() == Some(text)
             || self.aliases.iter().any(is_alias);
@@ -53,7 +53,7 @@ impl<'s> Resolver<'s> {
             return self.resolve_steps(item, steps, span);
         }
         let dialect = self.builder.dialect;
-        let field = Field::find(name).map(|field| field.for_dialect(dialect));
+        let field = EventField::find(name).map(|field| field.for_dialect(dialect));
         let field_first = field.is_some() && self.builder.dialect == Dialect::Fluxmq;
         if !field_first && let Some(found) = self.resolve_alias(name, steps, span)? {
             return Ok(found);
@@ -103,7 +103,7 @@ impl<'s> Resolver<'s> {
             .iter()
             .map(String::as_str)
             .chain(self.item.as_deref());
-        let known = Field::names().map(|name| -> &str { name });
+        let known = EventField::names().map(|name| -> &str { name });
         let known = known.chain(self.own_fields.iter().copied()).chain(own);
         match nearest_name(name, known) {
             Some(name) => error.with_suggestion(Some(format!("`{name}`"))),

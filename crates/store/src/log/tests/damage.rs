@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::common::script::StoreModel;
-use super::common::{Bench, small};
+use super::common::{StoreFixture, small};
 use crate::StoreOpenError;
 use crate::log::file_system::FileSystem as _;
 use crate::log::file_system::OsFileSystem;
@@ -15,9 +15,9 @@ use crate::log::segments::{list_segment_ids, segment_path};
 const SEED: u64 = 5;
 
 /// The queues of all sessions in a comparable form.
-type State = Vec<(u64, Vec<(u64, u16, bool)>, Vec<u16>)>;
+type QueueState = Vec<(u64, Vec<(u64, u16, bool)>, Vec<u16>)>;
 
-fn state_of(recovered: &RecoveredLog) -> State {
+fn state_of(recovered: &RecoveredLog) -> QueueState {
     let mut sessions = recovered.index.queued_sessions();
     sessions.sort_unstable();
     let state = sessions.into_iter().map(|session| {
@@ -35,7 +35,7 @@ fn state_of(recovered: &RecoveredLog) -> State {
     state.collect()
 }
 
-fn state_of_model(model: &StoreModel) -> State {
+fn state_of_model(model: &StoreModel) -> QueueState {
     let state = model.waiting().into_iter().map(|id| {
         let session = &model.sessions[&id];
         let entries = session.entries.iter();
@@ -50,8 +50,8 @@ fn state_of_model(model: &StoreModel) -> State {
 }
 
 /// A log of `batches` batches in few segments, and the states after each of them.
-fn make(dir: &Path, batches: u64) -> Vec<State> {
-    let mut bench = Bench::open(dir, small());
+fn make(dir: &Path, batches: u64) -> Vec<QueueState> {
+    let mut bench = StoreFixture::open(dir, small());
     let mut model = StoreModel::default();
     let mut states = vec![state_of_model(&model)];
     for nth in 0..batches {
@@ -64,11 +64,11 @@ fn make(dir: &Path, batches: u64) -> Vec<State> {
     states
 }
 
-fn read(log: &Path) -> Result<(State, bool), StoreOpenError> {
+fn read(log: &Path) -> Result<(QueueState, bool), StoreOpenError> {
     read_marked(log, &LogMark::default())
 }
 
-fn read_marked(log: &Path, mark: &LogMark) -> Result<(State, bool), StoreOpenError> {
+fn read_marked(log: &Path, mark: &LogMark) -> Result<(QueueState, bool), StoreOpenError> {
     let recovered = recover_log(log, &OsFileSystem, mark, &mut |_, _| Ok(()))?;
     Ok((state_of(&recovered), recovered.truncation.is_some()))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::common::script::{Random, StoreModel};
-use super::common::{Bench, check_messages, check_opened, small, wait_until};
+use super::common::{StoreFixture, check_messages, check_opened, small, wait_until};
 use super::faults::Faults;
 use crate::{Fsync, Store, StoreBatch, StoreConfig, StoreHealth};
 
@@ -35,7 +35,7 @@ fn nothing_is_lost_when_writing_fails_and_heals() {
         let config = config(POLICIES[seed as usize % 3]);
         let files = Arc::new(faults.clone());
         let (store, _) = Store::open_with(dir.path(), config.clone(), files).unwrap();
-        let mut bench = Bench::start(store);
+        let mut bench = StoreFixture::start(store);
         let mut model = StoreModel::default();
         for _ in 0..10 {
             for _ in 0..random.below(300) {
@@ -79,7 +79,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         };
         let files = Arc::new(faults.clone());
         let (store, _) = Store::open_with(dir.path(), config.clone(), files).unwrap();
-        let mut bench = Bench::start(store);
+        let mut bench = StoreFixture::start(store);
         let mut model = StoreModel::default();
         let mut on_disk = 0;
         for _ in 0..1 + random.below(6) {
@@ -108,7 +108,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         let found = store.queue(0).map_or(0, |summary| summary.last_seq);
         assert!(found >= on_disk, "{found} found, {on_disk} were on disk");
         let mut model = replay(seed, found);
-        let mut bench = Bench::start(store);
+        let mut bench = StoreFixture::start(store);
         bench.number = found;
         check_messages(&bench, &model);
         // Writing continues from there, although the keyed state may know later frames.
@@ -118,14 +118,14 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         drop(bench);
         let (store, report) = Store::open(dir.path(), config).unwrap();
         assert_eq!(report.truncation, None);
-        check_messages(&Bench::start(store), &model);
+        check_messages(&StoreFixture::start(store), &model);
     }
 }
 
 #[test]
 fn the_keyed_state_is_opened_again_after_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let mut bench = Bench::open(dir.path(), small());
+    let mut bench = StoreFixture::open(dir.path(), small());
     let mut model = StoreModel::default();
     for _ in 0..5 {
         for _ in 0..200 {

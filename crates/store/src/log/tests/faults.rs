@@ -30,7 +30,7 @@ struct UnsyncedWrites {
     lost: Vec<OverwrittenBytes>,
 }
 
-pub(super) struct State {
+pub(super) struct FaultState {
     random: Random,
     /// Number of next operations that fail.
     pub(super) failing_writes: u32,
@@ -44,11 +44,11 @@ pub(super) struct State {
 }
 
 #[derive(Clone)]
-pub(super) struct Faults(Arc<Mutex<State>>);
+pub(super) struct Faults(Arc<Mutex<FaultState>>);
 
 impl Faults {
     pub(super) fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(FaultState {
             random: Random::new(seed),
             failing_writes: 0,
             failing_syncs: 0,
@@ -59,7 +59,7 @@ impl Faults {
         })))
     }
 
-    pub(super) fn with<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn with<T>(&self, what: impl FnOnce(&mut FaultState) -> T) -> T {
         what(&mut self.0.lock().unwrap())
     }
 

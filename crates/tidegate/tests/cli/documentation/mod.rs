@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::program::tidegate;
-use page::{PageCommand, RunMode, Step, matches_output};
+use page::{PageCommand, PageStep, RunMode, matches_output};
 use script::PagePorts;
 
 /// A page that takes longer has a command that does not end.
@@ -110,8 +110,8 @@ fn collect_pages(folder: &Path, pages: &mut Vec<PathBuf>) {
 fn run_page(text: &str) -> Result<Option<String>, String> {
     let mut steps = page::steps(text)?;
     let missing = steps.iter().enumerate().find_map(|(at, step)| match step {
-        Step::Run(command) => Some((at, command.line, missing_program(&command.text)?)),
-        Step::WriteFile { .. } => None,
+        PageStep::Run(command) => Some((at, command.line, missing_program(&command.text)?)),
+        PageStep::WriteFile { .. } => None,
     });
     let skipped = missing.map(|(at, line, program)| {
         steps.truncate(at);
@@ -120,8 +120,8 @@ fn run_page(text: &str) -> Result<Option<String>, String> {
     let commands: Vec<&PageCommand> = steps
         .iter()
         .filter_map(|step| match step {
-            Step::Run(command) => Some(command),
-            Step::WriteFile { .. } => None,
+            PageStep::Run(command) => Some(command),
+            PageStep::WriteFile { .. } => None,
         })
         .collect();
     if commands.is_empty() {
@@ -152,7 +152,7 @@ fn run_page(text: &str) -> Result<Option<String>, String> {
 }
 
 /// Runs all steps in one shell; the result is its output with marks.
-fn run_script(steps: &[Step], folder: &Path) -> Result<String, String> {
+fn run_script(steps: &[PageStep], folder: &Path) -> Result<String, String> {
     let ports = PagePorts::reserve();
     let script = script::write(steps, folder, &ports);
     let log = folder.join("log");

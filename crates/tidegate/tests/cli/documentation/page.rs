@@ -18,7 +18,7 @@
 
 /// What the runner does, in the order of the page.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum PageStep {
     Run(PageCommand),
     WriteFile { name: String, text: String },
 }
@@ -48,13 +48,13 @@ pub(super) enum RunMode {
 
 /// What the comments before a block state.
 #[derive(Default)]
-struct Directives {
+struct BlockDirectives {
     is_skipped: bool,
     mode: Option<RunMode>,
     file: Option<String>,
 }
 
-impl Directives {
+impl BlockDirectives {
     fn is_empty(&self) -> bool {
         !self.is_skipped && self.mode.is_none() && self.file.is_none()
     }
@@ -86,9 +86,9 @@ impl Directives {
 }
 
 /// The steps of a page, or the line and the mistake in its comments.
-pub(super) fn steps(page: &str) -> Result<Vec<Step>, String> {
+pub(super) fn steps(page: &str) -> Result<Vec<PageStep>, String> {
     let mut steps = Vec::new();
-    let mut directives = Directives::default();
+    let mut directives = BlockDirectives::default();
     let mut lines = page.lines().zip(1..);
     while let Some((line, number)) = lines.next() {
         let at = |mistake: String| format!("line {number}: {mistake}");
@@ -103,7 +103,7 @@ pub(super) fn steps(page: &str) -> Result<Vec<Step>, String> {
             }
             let comment = comment.split("-->").next().unwrap_or_default().trim();
             match comment.strip_prefix("run first:") {
-                Some(text) => steps.push(Step::Run(PageCommand {
+                Some(text) => steps.push(PageStep::Run(PageCommand {
                     line: number,
                     text: text.trim().to_owned(),
                     mode: RunMode::First,
@@ -119,11 +119,11 @@ pub(super) fn steps(page: &str) -> Result<Vec<Step>, String> {
             let directives = std::mem::take(&mut directives);
             if let Some(name) = directives.file {
                 let text = block.iter().flat_map(|(line, _)| [*line, "\n"]).collect();
-                steps.push(Step::WriteFile { name, text });
+                steps.push(PageStep::WriteFile { name, text });
             } else if is_shell(language) && !directives.is_skipped {
                 let mode = directives.mode.unwrap_or(RunMode::WithNode);
                 let commands = commands(&block, language == "console", mode).map_err(at)?;
-                steps.extend(commands.into_iter().map(Step::Run));
+                steps.extend(commands.into_iter().map(PageStep::Run));
             }
         } else if !line.trim().is_empty() && !directives.is_empty() {
             return Err(at(
@@ -230,14 +230,14 @@ fn steps_follow_the_page() {
     let command = |line, text: &str, mode, output: &[&str]| {
         let output = output.iter().map(|line| (*line).to_owned()).collect();
         let text = text.to_owned();
-        Step::Run(PageCommand {
+        PageStep::Run(PageCommand {
             line,
             text,
             mode,
             output,
         })
     };
-    let file = Step::WriteFile {
+    let file = PageStep::WriteFile {
         name: "a.json".into(),
         text: "{}\n".into(),
     };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::page::{RunMode, Step};
+use super::page::{PageStep, RunMode};
 
 /// Precedes the number of a line.
 const LINE_MARK: char = '\u{1e}';
@@ -139,7 +139,7 @@ impl PagePorts {
 }
 
 /// Writes the script and the folders it uses; the result is its path.
-pub(super) fn write(steps: &[Step], folder: &Path, ports: &PagePorts) -> PathBuf {
+pub(super) fn write(steps: &[PageStep], folder: &Path, ports: &PagePorts) -> PathBuf {
     for part in [
         "home",
         "work/target/release",
@@ -156,8 +156,8 @@ pub(super) fn write(steps: &[Step], folder: &Path, ports: &PagePorts) -> PathBuf
     writeln!(script, "PATH='{path}':$PATH").unwrap();
     for step in steps {
         let command = match step {
-            Step::Run(command) => command,
-            Step::WriteFile { name, text } => {
+            PageStep::Run(command) => command,
+            PageStep::WriteFile { name, text } => {
                 let name = ports.substitute(name, folder);
                 let text = ports.substitute(text, folder);
                 writeln!(script, "cat >'{name}' <<'END_OF_FILE'\n{text}END_OF_FILE").unwrap();

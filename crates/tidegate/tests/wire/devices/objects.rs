@@ -336,12 +336,12 @@ fn rows_and_messages_go_to_opensearch() {
 }
 
 /// An HTTP server that says the same to everybody.
-struct Rooms {
+struct ConstantServer {
     address: std::net::SocketAddr,
     is_ended: Arc<AtomicBool>,
 }
 
-impl Rooms {
+impl ConstantServer {
     fn start(body: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -367,7 +367,7 @@ impl Rooms {
     }
 }
 
-impl Drop for Rooms {
+impl Drop for ConstantServer {
     fn drop(&mut self) {
         self.is_ended.store(true, Ordering::Relaxed);
         let _ = std::net::TcpStream::connect(self.address);
@@ -376,7 +376,7 @@ impl Drop for Rooms {
 
 #[test]
 fn what_is_pulled_goes_through_the_thing_model_and_the_chain() {
-    let rooms = Rooms::start(
+    let rooms = ConstantServer::start(
         r#"[{"id": "a", "t": "21.5", "x": 1}, {"id": "b", "t": 99}, {"id": "c", "t": 1}]"#,
     );
     let node = Node::start(&[]);

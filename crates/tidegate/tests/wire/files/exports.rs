@@ -16,7 +16,7 @@ use crate::support::{Node, eventually, unique};
 const MEBIBYTE: usize = 1 << 20;
 
 /// Paths and bodies of requests.
-type Received = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+type ReceivedRequests = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 /// Path and content of an object.
 type StoredObject = Arc<Mutex<Option<(String, Vec<u8>)>>>;
 
@@ -165,7 +165,7 @@ fn a_received_file_is_copied_to_a_directory_and_deleted() {
 #[test]
 fn a_failed_export_is_shown_with_its_reason_and_can_be_repeated() {
     let status = Arc::new(Mutex::new(422));
-    let received = Received::default();
+    let received = ReceivedRequests::default();
     let (answered, log) = (status.clone(), received.clone());
     let url = serve(move |asked| {
         let status = *answered.lock().unwrap();

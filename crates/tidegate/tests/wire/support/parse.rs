@@ -51,7 +51,7 @@ impl Packet {
             bytes: bytes.to_vec(),
             ..Packet::default()
         };
-        let mut reader = Reader {
+        let mut reader = PacketReader {
             left: &bytes[header..],
             packet: bytes,
         };
@@ -64,7 +64,7 @@ impl Packet {
         packet
     }
 
-    fn read_body(&mut self, reader: &mut Reader<'_>, version: u8) {
+    fn read_body(&mut self, reader: &mut PacketReader<'_>, version: u8) {
         let v5 = version == 5;
         match self.kind {
             kind::CONNACK => {
@@ -120,7 +120,7 @@ impl Packet {
         }
     }
 
-    fn read_optional_reason(&mut self, reader: &mut Reader<'_>, v5: bool) {
+    fn read_optional_reason(&mut self, reader: &mut PacketReader<'_>, v5: bool) {
         if v5 && !reader.left.is_empty() {
             self.reason = reader.u8();
             if !reader.left.is_empty() {
@@ -194,13 +194,13 @@ impl Packet {
     }
 }
 
-struct Reader<'a> {
+struct PacketReader<'a> {
     left: &'a [u8],
     /// For messages.
     packet: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PacketReader<'a> {
     fn take(&mut self, count: usize) -> &'a [u8] {
         assert!(
             self.left.len() >= count,
@@ -267,7 +267,7 @@ impl<'a> Reader<'a> {
 
     fn properties(&mut self) -> Vec<(u8, Value)> {
         let length = self.varint() as usize;
-        let mut reader = Reader {
+        let mut reader = PacketReader {
             left: self.take(length),
             packet: self.packet,
         };
