@@ -12,7 +12,9 @@ use mqtt::{QoS, SubscriptionOptions, Version};
 use namespaces::{CountedConnection, NamespaceUsage};
 use wall_clock::now_ms;
 
-use crate::ingest::{DeviceHandle, DeviceMessage, Lane, Pipeline, SettleScope, SubmitOutcome};
+use crate::ingest::{
+    DeviceHandle, DeviceMessage, Pipeline, SettleScope, SubmitOutcome, TelemetryProcessor,
+};
 use crate::protocol;
 use crate::topic_permissions::PROVISION_REQUEST;
 
@@ -96,7 +98,7 @@ impl HooksFactory for DeviceHooks {
     fn hooks_for(&self, shard: u16) -> Box<dyn Hooks> {
         Box::new(DeviceShardHooks {
             shard,
-            lane: self.pipeline.lane(),
+            processor: self.pipeline.processor(),
             pipeline: self.pipeline.clone(),
             clients: self.clients.clone(),
             down_topics: self.down_topics.clone(),
@@ -116,7 +118,7 @@ struct DeviceShardHooks {
     down_topics: Arc<DownTopicPolicy>,
     /// Number of denied messages on topics reserved for the platform.
     denied: u64,
-    lane: Lane,
+    processor: TelemetryProcessor,
     /// What the turn in progress waits for.
     unsettled: Option<SettleScope>,
     /// The connected devices of this shard, by client id.
@@ -246,7 +248,7 @@ impl Hooks for DeviceShardHooks {
         let device_ref = device.device.as_device_ref();
         if self
             .pipeline
-            .would_reject(&mut self.lane, device_ref, message.topic)
+            .would_reject(&mut self.processor, device_ref, message.topic)
         {
             return true;
         }
@@ -298,13 +300,13 @@ impl Hooks for DeviceShardHooks {
             payload: message.payload,
             received_ms: message.received_ms as i64,
         };
-        let admission = self.pipeline.submit(&mut self.lane, &message);
+        let admission = self.pipeline.submit(&mut self.processor, &message);
         if admission != SubmitOutcome::Accepted && qos != QoS::AtMostOnce {
             return PublishVerdict::Reject;
         }
         self.has_fed_full_pipeline |= self.pipeline.is_saturated();
         let must_wait = self.has_fed_full_pipeline || self.exceeded.is_some();
-        match self.lane.is_unsettled() || must_wait {
+        match self.processor.is_unsettled() || must_wait {
             _ if is_for_node_alone => PublishVerdict::Stop,
             true => PublishVerdict::ContinueAndCollect,
             false => PublishVerdict::Continue,
@@ -317,7 +319,7 @@ impl Hooks for DeviceShardHooks {
     }
 
     fn has_unsettled_work(&mut self) -> bool {
-        let unsettled = self.lane.take_unsettled();
+        let unsettled = self.processor.take_unsettled();
         self.unsettled = self.unsettled.max(unsettled);
         unsettled.is_some()
     }

@@ -6,12 +6,12 @@ use rules::{CompileOptions, Rule};
 
 use crate::action_error::ActionError;
 use crate::action_input::ActionInput;
-use crate::counters::{LaneCounters, RuleCounter};
+use crate::counters::{ProducerCounters, RuleCounter};
 use crate::definition::{ActionDefinition, ActionKind};
 use crate::definition_error::RuleDefinitionError;
 use crate::device_actions::{DeviceAlarmAction, DeviceTelemetryAction};
-use crate::lane_context::LaneContext;
 use crate::ports::{OutputRow, OutputRowOrigin, SinkId, SinkPort, SinkPortOutcome};
+use crate::producer_context::ProducerContext;
 use crate::republish::RepublishAction;
 
 /// One action and its fallback actions.
@@ -91,8 +91,8 @@ impl Action {
     pub(crate) fn run<'a>(
         &'a self,
         made: &ActionInput<'_, 'a>,
-        stage: &mut LaneContext,
-        counters: &LaneCounters,
+        stage: &mut ProducerContext,
+        counters: &ProducerCounters,
     ) -> Result<(), ActionError> {
         let failure = match self.operation.run(made, stage, counters) {
             Ok(()) => return Ok(()),
@@ -110,8 +110,8 @@ impl Action {
     pub(crate) fn run_fallback<'a>(
         &'a self,
         made: &ActionInput<'_, 'a>,
-        stage: &mut LaneContext,
-        counters: &LaneCounters,
+        stage: &mut ProducerContext,
+        counters: &ProducerCounters,
     ) {
         for action_operation in &self.fallback {
             if let Err(failure) = action_operation.run(made, stage, counters) {
@@ -162,8 +162,8 @@ impl ActionOperation {
     fn run<'a>(
         &'a self,
         made: &ActionInput<'_, 'a>,
-        stage: &mut LaneContext,
-        counters: &LaneCounters,
+        stage: &mut ProducerContext,
+        counters: &ProducerCounters,
     ) -> Result<(), ActionError> {
         match self {
             Self::Republish(republish) => {
@@ -204,7 +204,11 @@ impl ActionOperation {
 }
 
 impl SinkAction {
-    fn send(&self, made: &ActionInput<'_, '_>, stage: &mut LaneContext) -> Result<(), ActionError> {
+    fn send(
+        &self,
+        made: &ActionInput<'_, '_>,
+        stage: &mut ProducerContext,
+    ) -> Result<(), ActionError> {
         let no_sink = || ActionError::NoSink(self.name.clone());
         let port = stage.sink_port().ok_or_else(no_sink)?.clone();
         let row = OutputRow {
@@ -221,7 +225,7 @@ impl SinkAction {
                 0 => self.resolve_id(&*port).ok_or_else(no_sink)?,
                 known => SinkId((known - 1) as u32),
             };
-            match port.send_row(id, stage.lane as u16, row) {
+            match port.send_row(id, stage.producer as u16, row) {
                 SinkPortOutcome::Queued => {
                     stage.record_row_sent(&*port);
                     return Ok(());

@@ -177,8 +177,8 @@ mod tests {
             (name == "db").then_some(SinkId(1))
         }
 
-        fn send_row(&self, _sink: SinkId, lane: u16, row: OutputRow<'_>) -> SinkPortOutcome {
-            assert_eq!(lane, 3, "of two shards, windows, bridges");
+        fn send_row(&self, _sink: SinkId, producer: u16, row: OutputRow<'_>) -> SinkPortOutcome {
+            assert_eq!(producer, 3, "of two shards, windows, bridges");
             let mut json = Vec::new();
             row.columns.write_json(&mut json);
             let row = String::from_utf8(json).unwrap();

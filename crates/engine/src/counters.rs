@@ -1,4 +1,4 @@
-//! Counters per rule and lane (a shard, or the thread that owns windows). A lane has counters of its own, so
+//! Counters per rule and producer (a shard, or the thread that owns windows). A producer has counters of its own, so
 //! that counting costs one addition. Counters survive changes of the rule.
 
 use std::sync::OnceLock;
@@ -82,15 +82,15 @@ const fn bounds() -> [u64; 48] {
 
 pub(crate) const BUCKETS: usize = BUCKET_BOUNDS_NS.len() + 1;
 
-/// The counters of one lane. One thread writes them, any thread reads them.
-pub(crate) struct LaneCounters {
+/// The counters of one producer. One thread writes them, any thread reads them.
+pub(crate) struct ProducerCounters {
     counts: [AtomicU64; COUNTS],
     /// Durations of the timed evaluations.
     buckets: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
 
-impl Default for LaneCounters {
+impl Default for ProducerCounters {
     fn default() -> Self {
         Self {
             counts: Default::default(),
@@ -105,7 +105,7 @@ fn add_relaxed(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed) + by, Relaxed);
 }
 
-impl LaneCounters {
+impl ProducerCounters {
     #[inline]
     pub(crate) fn add(&self, count: RuleCounter, by: u64) {
         add_relaxed(&self.counts[count as usize], by);
@@ -135,44 +135,46 @@ impl LaneCounters {
 
 /// The counters of one rule.
 pub(crate) struct RuleCounters {
-    /// Created when a lane first evaluates the rule, because most of a hundred thousand rules never match an
+    /// Created when a producer first evaluates the rule, because most of a hundred thousand rules never match an
     /// event.
-    lanes: Box<[OnceLock<Box<LaneCounters>>]>,
+    producers: Box<[OnceLock<Box<ProducerCounters>>]>,
 }
 
 impl RuleCounters {
-    pub(crate) fn new(lanes: usize) -> Self {
+    pub(crate) fn new(producers: usize) -> Self {
         Self {
-            lanes: (0..lanes).map(|_| OnceLock::new()).collect(),
+            producers: (0..producers).map(|_| OnceLock::new()).collect(),
         }
     }
 
     #[inline]
-    pub(crate) fn lane(&self, lane: usize) -> &LaneCounters {
-        self.lanes[lane].get_or_init(Box::default)
+    pub(crate) fn producer(&self, producer: usize) -> &ProducerCounters {
+        self.producers[producer].get_or_init(Box::default)
     }
 
     /// Whether an event ever matched the rule.
     pub(crate) fn has_counts(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.get().is_some())
+        self.producers
+            .iter()
+            .any(|producer| producer.get().is_some())
     }
 
     pub(crate) fn total(&self) -> RuleTotals {
         let mut totals = RuleTotals::default();
-        for lane in self.lanes.iter().filter_map(OnceLock::get) {
-            for (sum, count) in totals.counts.iter_mut().zip(&lane.counts) {
+        for producer in self.producers.iter().filter_map(OnceLock::get) {
+            for (sum, count) in totals.counts.iter_mut().zip(&producer.counts) {
                 *sum += count.load(Relaxed);
             }
-            for (sum, bucket) in totals.buckets.iter_mut().zip(&lane.buckets) {
+            for (sum, bucket) in totals.buckets.iter_mut().zip(&producer.buckets) {
                 *sum += bucket.load(Relaxed);
             }
-            totals.sum_ns += lane.sum_ns.load(Relaxed);
+            totals.sum_ns += producer.sum_ns.load(Relaxed);
         }
         totals
     }
 }
 
-/// Totals of all lanes, for one rule or for many.
+/// Totals of all producers, for one rule or for many.
 #[derive(Clone)]
 pub struct RuleTotals {
     counts: [u64; COUNTS],
@@ -256,7 +258,7 @@ mod tests {
         // As many rules as the sampling interval: a countdown shared by all rules would always time the same
         // rule.
         let rules: Vec<_> = (0..TIMING_SAMPLE_INTERVAL)
-            .map(|_| LaneCounters::default())
+            .map(|_| ProducerCounters::default())
             .collect();
         let mut timed = vec![0; rules.len()];
         for _ in 0..64 {
@@ -272,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_summed_and_quantiles_are_approximate() {
+    fn producers_are_summed_and_quantiles_are_approximate() {
         let counters = RuleCounters::new(2);
         assert!(!counters.has_counts());
-        counters.lane(0).increment(RuleCounter::Passed);
-        counters.lane(1).add(RuleCounter::Passed, 2);
+        counters.producer(0).increment(RuleCounter::Passed);
+        counters.producer(1).add(RuleCounter::Passed, 2);
         for us in 1..=100 {
-            counters.lane(us % 2).record_duration(us as u64 * 1000);
+            counters.producer(us % 2).record_duration(us as u64 * 1000);
         }
         let totals = counters.total();
         assert_eq!(totals.get(RuleCounter::Passed), 3);

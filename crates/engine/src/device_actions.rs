@@ -6,8 +6,8 @@ use crate::action_error::{ActionError, invalid_value};
 use crate::action_input::ActionInput;
 use crate::definition::{AlarmActionDefinition, TelemetryActionDefinition};
 use crate::definition_error::RuleDefinitionError;
-use crate::lane_context::LaneContext;
 use crate::ports::{DeviceAlarm, DevicePortOutcome, DeviceTelemetry, Severity};
+use crate::producer_context::ProducerContext;
 use crate::rule_lineage::RuleLineage;
 use crate::template::{ActionTemplate, FixedOrTemplate, render};
 
@@ -54,7 +54,7 @@ impl DeviceTelemetryAction {
     pub(crate) fn run<'a>(
         &'a self,
         made: &ActionInput<'_, 'a>,
-        stage: &mut LaneContext,
+        stage: &mut ProducerContext,
     ) -> Result<(), ActionError> {
         let (mut device, mut text) = (Vec::new(), Vec::new());
         let device_id = render_device_id(&self.device, made, stage, &mut device)?;
@@ -73,9 +73,9 @@ impl DeviceTelemetryAction {
             rule: made.rule.name,
             tag: next_tag(made)?,
         };
-        let lane = stage.lane as u16;
+        let producer = stage.producer as u16;
         let given = match stage.device_port() {
-            Some(devices) => devices.write_telemetry(lane, &telemetry),
+            Some(devices) => devices.write_telemetry(producer, &telemetry),
             None => return Err(ActionError::NoDevices),
         };
         handle_outcome(given, stage)
@@ -129,7 +129,7 @@ impl DeviceAlarmAction {
     pub(crate) fn run<'a>(
         &'a self,
         made: &ActionInput<'_, 'a>,
-        stage: &mut LaneContext,
+        stage: &mut ProducerContext,
     ) -> Result<(), ActionError> {
         let (mut device, mut name, mut text) = (Vec::new(), Vec::new(), Vec::new());
         let device_id = render_device_id(&self.device, made, stage, &mut device)?;
@@ -177,9 +177,9 @@ impl DeviceAlarmAction {
             rule: made.rule.name,
             tag: next_tag(made)?,
         };
-        let lane = stage.lane as u16;
+        let producer = stage.producer as u16;
         let given = match stage.device_port() {
-            Some(devices) => devices.write_alarm(lane, &alarm),
+            Some(devices) => devices.write_alarm(producer, &alarm),
             None => return Err(ActionError::NoDevices),
         };
         handle_outcome(given, stage)
@@ -192,7 +192,7 @@ const MAX_NAME_BYTES: usize = 256;
 fn render_device_id<'t, 'a>(
     template: &'a ActionTemplate,
     made: &ActionInput<'_, 'a>,
-    stage: &mut LaneContext,
+    stage: &mut ProducerContext,
     text: &'t mut Vec<u8>,
 ) -> Result<&'t str, ActionError> {
     text.clear();
@@ -216,7 +216,10 @@ fn next_tag(made: &ActionInput<'_, '_>) -> Result<u64, ActionError> {
     })
 }
 
-fn handle_outcome(given: DevicePortOutcome, stage: &mut LaneContext) -> Result<(), ActionError> {
+fn handle_outcome(
+    given: DevicePortOutcome,
+    stage: &mut ProducerContext,
+) -> Result<(), ActionError> {
     match given {
         DevicePortOutcome::Accepted => stage.record_device_write(),
         DevicePortOutcome::Full => {

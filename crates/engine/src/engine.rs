@@ -104,7 +104,7 @@ impl Engine {
             wants_devices: AtomicBool::new(false),
             wants_relay: AtomicBool::new(false),
             by_serial: Mutex::default(),
-            lanes: shards + 2,
+            producers: shards + 2,
         };
         Self {
             shared: Arc::new(shared),
@@ -120,7 +120,10 @@ impl Engine {
         &self,
         work: impl FnOnce(&mut EvaluationContext) -> R,
     ) -> R {
-        let create = || self.shared.evaluation_context(self.shared.bridge_lane());
+        let create = || {
+            self.shared
+                .evaluation_context(self.shared.bridge_producer())
+        };
         self.bridges.with_context(create, work)
     }
 
@@ -280,7 +283,7 @@ impl Engine {
             return;
         }
         let monitor = before.map(|before| before.monitor.clone());
-        let monitor = monitor.unwrap_or_else(|| Arc::new(RuleMonitor::new(self.shared.lanes)));
+        let monitor = monitor.unwrap_or_else(|| Arc::new(RuleMonitor::new(self.shared.producers)));
         let had_window = before.is_some_and(
             |before| matches!(&before.state, RuleEntryState::Running(bound) if bound.window.is_some()),
         );

@@ -13,8 +13,8 @@ use rules::index::RuleIndex;
 use crate::definition::RuleDefinition;
 use crate::definition_error::RuleDefinitionError;
 use crate::evaluation_context::EvaluationContext;
-use crate::lane_context::LaneContext;
 use crate::ports::EnginePorts;
+use crate::producer_context::ProducerContext;
 use crate::rule_lineage::RuleLineage;
 use crate::running_rule::{RuleMonitor, RunningRule, compile_rule};
 use crate::settings::RuleEngineSettings;
@@ -44,8 +44,8 @@ pub(crate) struct EngineShared {
     pub(crate) environment: rules::Environment,
     /// Running rules by serial.
     pub(crate) by_serial: Mutex<HashMap<u64, Weak<RunningRule>>>,
-    /// Number of lanes: the shards, one for windows and one for events outside the shards.
-    pub(crate) lanes: usize,
+    /// Number of producers: the shards, one for windows and one for events outside the shards.
+    pub(crate) producers: usize,
 }
 
 /// The kinds of events of relay endpoints.
@@ -87,11 +87,11 @@ impl EngineShared {
         u128::from(received_ms) << 80 | self.node_id_bits | u128::from(number)
     }
 
-    /// Creates the context in which a lane evaluates events.
-    pub(crate) fn evaluation_context(&self, lane: usize) -> EvaluationContext {
+    /// Creates the context in which a producer evaluates events.
+    pub(crate) fn evaluation_context(&self, producer: usize) -> EvaluationContext {
         let console_lines_per_s = self.settings.console_lines_per_s;
         let (ports, level) = (self.ports.clone(), self.rows.level().clone());
-        let stage = LaneContext::new(lane, console_lines_per_s, ports, level);
+        let stage = ProducerContext::new(producer, console_lines_per_s, ports, level);
         EvaluationContext::new(stage, self.environment.clone())
     }
 
@@ -142,12 +142,12 @@ impl EngineShared {
         true
     }
 
-    pub(crate) fn window_lane(&self) -> usize {
-        self.lanes - 2
+    pub(crate) fn window_producer(&self) -> usize {
+        self.producers - 2
     }
 
-    pub(crate) fn bridge_lane(&self) -> usize {
-        self.lanes - 1
+    pub(crate) fn bridge_producer(&self) -> usize {
+        self.producers - 1
     }
 }
 

@@ -11,8 +11,8 @@ use rules::{
 };
 
 use crate::action_input::ActionInput;
-use crate::counters::{LaneCounters, RuleCounter};
-use crate::lane_context::LaneContext;
+use crate::counters::{ProducerCounters, RuleCounter};
+use crate::producer_context::ProducerContext;
 use crate::rule_lineage::RuleLineage;
 use crate::running_rule::{RunningRule, with_state};
 use crate::trace;
@@ -27,7 +27,7 @@ pub(crate) struct EventEvaluation<'a, 's> {
     pub(crate) index: &'a RuleIndex<Arc<RunningRule>>,
     pub(crate) rows: &'a WindowQueue,
     pub(crate) scratch: &'a EvaluationScratch,
-    pub(crate) stage: &'s mut LaneContext,
+    pub(crate) stage: &'s mut ProducerContext,
     pub(crate) lineage: RuleLineage,
     pub(crate) now_ms: u64,
     /// The position of this rule in a chain of rules.
@@ -75,14 +75,14 @@ impl<'a> EventEvaluation<'a, '_> {
                 }
             }
             if let Some(bound) = next.checked_sub(1).and_then(&rules) {
-                record_panic(bound, bound.monitor.counters.lane(self.stage.lane));
+                record_panic(bound, bound.monitor.counters.producer(self.stage.producer));
             }
         }
     }
 
     /// Evaluates one candidate rule and runs its actions.
     pub(crate) fn evaluate_rule(&mut self, bound: &'a RunningRule, view: &EventView<'a>) {
-        let counters = bound.monitor.counters.lane(self.stage.lane);
+        let counters = bound.monitor.counters.producer(self.stage.producer);
         if self.lineage.belongs_to(bound.serial) {
             // A rule does not see the messages that it publishes itself.
             return;
@@ -112,7 +112,7 @@ impl<'a> EventEvaluation<'a, '_> {
         if outputs.is_empty() {
             return;
         }
-        let counters = bound.monitor.counters.lane(self.stage.lane);
+        let counters = bound.monitor.counters.producer(self.stage.producer);
         let watchers = &bound.monitor.watchers;
         if watchers.is_watched() {
             watchers.send(self.now_ms, || trace::passed_record(bound, view, outputs));
@@ -191,7 +191,7 @@ impl<'a> EventEvaluation<'a, '_> {
         followers: &'a [Arc<RunningRule>],
     ) {
         if self.chained >= MAX_CHAINED_RULES {
-            let counters = bound.monitor.counters.lane(self.stage.lane);
+            let counters = bound.monitor.counters.producer(self.stage.producer);
             counters.increment(RuleCounter::Failed);
             counters.increment(RuleCounter::FailedLimit);
             let errors = &bound.monitor.errors;
@@ -218,7 +218,7 @@ impl<'a> EventEvaluation<'a, '_> {
         &mut self,
         bound: &'a RunningRule,
         view: &EventView<'a>,
-        counters: &LaneCounters,
+        counters: &ProducerCounters,
     ) -> RuleOutputs<'a> {
         let mut outputs = RuleOutputs::None;
         let ran = with_state(bound, &mut self.stage.stateless_state, |state| {
@@ -242,7 +242,7 @@ impl<'a> EventEvaluation<'a, '_> {
         &mut self,
         bound: &'a RunningRule,
         view: &EventView<'a>,
-        counters: &LaneCounters,
+        counters: &ProducerCounters,
     ) {
         let sampled = with_state(bound, &mut self.stage.stateless_state, |state| {
             timed_sample(bound, view, state)
@@ -271,7 +271,7 @@ impl<'a> EventEvaluation<'a, '_> {
         &self,
         bound: &'a RunningRule,
         view: &EventView<'a>,
-        counters: &LaneCounters,
+        counters: &ProducerCounters,
     ) {
         counters.increment(RuleCounter::NoResult);
         let watchers = &bound.monitor.watchers;
@@ -293,7 +293,7 @@ impl<'a> EventEvaluation<'a, '_> {
         &mut self,
         bound: &'a RunningRule,
         view: &EventView<'a>,
-        counters: &LaneCounters,
+        counters: &ProducerCounters,
         fault: &rules::EvaluationError,
     ) {
         counters.increment(RuleCounter::Failed);
@@ -377,7 +377,7 @@ impl<'a> RuleOutputs<'a> {
 /// Runs the closure. A panic inside it is a failure of the rule.
 pub(crate) fn catch_panic<R>(
     bound: &RunningRule,
-    counters: &LaneCounters,
+    counters: &ProducerCounters,
     work: impl FnOnce() -> R,
 ) -> Option<R> {
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -388,7 +388,7 @@ pub(crate) fn catch_panic<R>(
 }
 
 #[cold]
-fn record_panic(bound: &RunningRule, counters: &LaneCounters) {
+fn record_panic(bound: &RunningRule, counters: &ProducerCounters) {
     counters.increment(RuleCounter::Failed);
     counters.increment(RuleCounter::FailedOther);
     tracing::error!(

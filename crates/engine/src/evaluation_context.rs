@@ -1,4 +1,4 @@
-//! The context in which a lane evaluates events, and what the events leave in it.
+//! The context in which a producer evaluates events, and what the events leave in it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,19 +6,19 @@ use hooks::{BackpressureCheck, OutgoingMessages};
 use rules::{Environment, EvaluationResources, EvaluationScratch};
 use wall_clock::now_ms;
 
-use crate::lane_context::LaneContext;
+use crate::producer_context::ProducerContext;
 
-/// Evaluation memory that a lane keeps between messages.
+/// Evaluation memory that a producer keeps between messages.
 const MAX_IDLE_SCRATCH_BYTES: usize = 256 << 10;
 
 /// The evaluation context of events outside the shards, created with the first event.
 #[derive(Default)]
 pub(crate) struct EvaluationContextCell(Mutex<Option<EvaluationContext>>);
 
-/// The memory and the lane in which events are evaluated, one at a time.
+/// The memory and the producer in which events are evaluated, one at a time.
 pub(crate) struct EvaluationContext {
     pub(crate) scratch: EvaluationScratch,
-    pub(crate) stage: LaneContext,
+    pub(crate) stage: ProducerContext,
 }
 
 impl EvaluationContextCell {
@@ -45,8 +45,8 @@ pub(crate) struct EventOutcome {
 }
 
 impl EvaluationContext {
-    pub(crate) fn new(stage: LaneContext, environment: Environment) -> Self {
-        let resources = EvaluationResources::new(random_seed(), stage.lane as u16)
+    pub(crate) fn new(stage: ProducerContext, environment: Environment) -> Self {
+        let resources = EvaluationResources::new(random_seed(), stage.producer as u16)
             .with_environment(environment);
         Self {
             scratch: EvaluationScratch::new(resources, MAX_IDLE_SCRATCH_BYTES),

@@ -70,7 +70,7 @@ impl Engine {
             lineage: RuleLineage::with_depth(failed.origin.depth),
             now_ms: at_ms,
         };
-        let counters = bound.monitor.counters.lane(stage.lane);
+        let counters = bound.monitor.counters.producer(stage.producer);
         catch_panic(&bound, counters, || {
             action.run_fallback(&made, stage, counters);
         });

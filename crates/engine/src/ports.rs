@@ -47,21 +47,21 @@ pub enum SinkPortOutcome {
 pub trait SinkPort: Send + Sync {
     /// The current sink of this name. A sink keeps its id as long as it keeps its name.
     fn find_sink(&self, name: &str) -> Option<SinkId>;
-    /// Queues a row. `lane` identifies the caller: the number of a shard, then one lane for windows, then one
-    /// for events outside the shards. Rows of one lane keep their order.
-    fn send_row(&self, sink: SinkId, lane: u16, row: OutputRow<'_>) -> SinkPortOutcome;
+    /// Queues a row. `producer` identifies the caller: the number of a shard, then one producer for windows, then one
+    /// for events outside the shards. Rows of one producer keep their order.
+    fn send_row(&self, sink: SinkId, producer: u16, row: OutputRow<'_>) -> SinkPortOutcome;
     /// Whether publishers must wait for this sink.
     fn is_full(&self, sink: SinkId) -> bool;
 
-    /// Whether queued rows of a lane must become durable and are not yet. Called after each row.
-    fn has_unsettled_rows(&self, lane: u16) -> bool {
-        let _ = lane;
+    /// Whether queued rows of a producer must become durable and are not yet. Called after each row.
+    fn has_unsettled_rows(&self, producer: u16) -> bool {
+        let _ = producer;
         false
     }
 
-    /// Calls `done`, from any thread, when all rows of a lane that must become durable are durable.
-    fn notify_when_durable(&self, lane: u16, done: DurableCallback) {
-        let _ = lane;
+    /// Calls `done`, from any thread, when all rows of a producer that must become durable are durable.
+    fn notify_when_durable(&self, producer: u16, done: DurableCallback) {
+        let _ = producer;
         done();
     }
 }
@@ -139,11 +139,11 @@ pub enum DevicePortOutcome {
 }
 
 /// Receives telemetry and alarms of rules. Called on shards, on the window thread and on the control plane
-/// (see `lane` of [`SinkPort::send_row`]), so it never blocks. It reports resulting events with
+/// (see `producer` of [`SinkPort::send_row`]), so it never blocks. It reports resulting events with
 /// [`Engine::handle_device_event`](crate::Engine::handle_device_event) only after the call has returned.
 pub trait DevicePort: Send + Sync {
-    fn write_telemetry(&self, lane: u16, telemetry: &DeviceTelemetry<'_>) -> DevicePortOutcome;
-    fn write_alarm(&self, lane: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome;
+    fn write_telemetry(&self, producer: u16, telemetry: &DeviceTelemetry<'_>) -> DevicePortOutcome;
+    fn write_alarm(&self, producer: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome;
     fn is_full(&self) -> bool;
 
     /// Calls `done`, from any thread, when everything accepted so far is durable.

@@ -8,7 +8,7 @@ use crate::action_error::{ActionError, invalid_value};
 use crate::action_input::ActionInput;
 use crate::definition;
 use crate::definition_error::RuleDefinitionError;
-use crate::lane_context::LaneContext;
+use crate::producer_context::ProducerContext;
 use crate::rule_lineage::RuleLineage;
 use crate::template::{ActionTemplate, FixedOrTemplate, render};
 
@@ -104,7 +104,7 @@ impl RepublishAction {
     pub(crate) fn run<'a>(
         &'a self,
         made: &ActionInput<'_, 'a>,
-        stage: &mut LaneContext,
+        stage: &mut ProducerContext,
     ) -> Result<(), ActionError> {
         let depth = made.lineage.depth().saturating_add(1);
         if made.lineage == RuleLineage::NO_REPUBLISH {
@@ -126,7 +126,7 @@ impl RepublishAction {
     fn append_message<'a>(
         &'a self,
         made: &ActionInput<'_, 'a>,
-        stage: &mut LaneContext,
+        stage: &mut ProducerContext,
         (topic, payload): (&mut Vec<u8>, &mut Vec<u8>),
         depth: u8,
     ) -> Result<(), ActionError> {

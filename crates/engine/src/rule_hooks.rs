@@ -18,7 +18,7 @@ use crate::counters::RuleCounter;
 use crate::engine_shared::{EngineShared, RuleSnapshot};
 use crate::evaluation::{EventEvaluation, index_query};
 use crate::evaluation_context::EvaluationContext;
-use crate::lane_context::LaneContext;
+use crate::producer_context::ProducerContext;
 use crate::rule_lineage::RuleLineage;
 use crate::running_rule::RunningRule;
 
@@ -35,7 +35,7 @@ struct RuleHooks {
     snapshot: Cache<Arc<ArcSwap<RuleSnapshot>>, Arc<RuleSnapshot>>,
     scratch: EvaluationScratch,
     is_scratch_used: bool,
-    stage: LaneContext,
+    stage: ProducerContext,
 }
 
 /// Rules that an event matched; nearly always few.
@@ -574,9 +574,9 @@ impl Hooks for RuleHooks {
     }
 
     fn notify_when_durable(&mut self, done: DurableCallback) {
-        let (shared, lane) = (self.shared.clone(), self.stage.lane as u16);
+        let (shared, producer) = (self.shared.clone(), self.stage.producer as u16);
         let rows = move || match shared.ports.sinks.get() {
-            Some(sink_port) => sink_port.notify_when_durable(lane, done),
+            Some(sink_port) => sink_port.notify_when_durable(producer, done),
             None => done(),
         };
         match self.shared.ports.devices.get() {
@@ -596,7 +596,7 @@ impl Hooks for RuleHooks {
         let Some(bound) = self.shared.find_by_lineage(RuleLineage(tag)) else {
             return;
         };
-        let counters = bound.monitor.counters.lane(self.stage.lane);
+        let counters = bound.monitor.counters.producer(self.stage.producer);
         counters.increment(RuleCounter::ActionsFailed);
         counters.increment(RuleCounter::FailedLimit);
         if self.stage.may_warn(now_ms()) {

@@ -18,7 +18,7 @@ use crate::definition_error::RuleDefinitionError;
 use crate::engine::Engine;
 use crate::evaluation::{RuleOutputs, SampleOutcome, timed_sample};
 use crate::evaluation_context::EvaluationContext;
-use crate::lane_context::LaneContext;
+use crate::producer_context::ProducerContext;
 use crate::rule_json::RuleJson;
 use crate::rule_lineage::RuleLineage;
 use crate::rule_test_outcome::{
@@ -46,11 +46,12 @@ impl Engine {
     ) -> Result<RuleTestOutcome, RuleDefinitionError> {
         let definition = RuleDefinition::from_json(definition)?;
         let began = Instant::now();
-        let lanes = self.shared.lanes;
-        let monitor = std::sync::Arc::new(RuleMonitor::new(lanes));
+        let producers = self.shared.producers;
+        let monitor = std::sync::Arc::new(RuleMonitor::new(producers));
         let bound = self.shared.compile_rule("test", &definition, monitor)?;
         let compile_duration_us = began.elapsed().as_micros() as u64;
-        let EvaluationContext { scratch, mut stage } = self.shared.evaluation_context(lanes - 1);
+        let EvaluationContext { scratch, mut stage } =
+            self.shared.evaluation_context(producers - 1);
         let extra = Value::Object(trial.fields.clone()).to_string();
         let extra = match trial.fields.is_empty() {
             true => rules::Value::Null,
@@ -279,9 +280,9 @@ fn describe_actions<'a>(
     bound: &'a RunningRule,
     view: &EventView<'a>,
     outputs: &[RuleOutput<'a>],
-    stage: &mut LaneContext,
+    stage: &mut ProducerContext,
 ) -> (Vec<Value>, bool) {
-    let counters = bound.monitor.counters.lane(stage.lane);
+    let counters = bound.monitor.counters.producer(stage.producer);
     let (mut done, mut has_failed) = (Vec::new(), false);
     for &output in outputs {
         let made = ActionInput {

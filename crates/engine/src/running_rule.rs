@@ -23,9 +23,9 @@ pub(crate) struct RuleMonitor {
 }
 
 impl RuleMonitor {
-    pub(crate) fn new(lanes: usize) -> Self {
+    pub(crate) fn new(producers: usize) -> Self {
         Self {
-            counters: RuleCounters::new(lanes),
+            counters: RuleCounters::new(producers),
             watchers: TraceWatchers::default(),
             errors: RecentError::default(),
         }

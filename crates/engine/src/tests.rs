@@ -28,8 +28,8 @@ impl SinkPort for RecordingSink {
         (name == "db" && !self.is_gone.load(Relaxed)).then_some(SinkId(7))
     }
 
-    fn send_row(&self, sink: SinkId, lane: u16, row: OutputRow<'_>) -> SinkPortOutcome {
-        assert_eq!((sink, lane), (SinkId(7), 0));
+    fn send_row(&self, sink: SinkId, producer: u16, row: OutputRow<'_>) -> SinkPortOutcome {
+        assert_eq!((sink, producer), (SinkId(7), 0));
         if self.is_gone.load(Relaxed) {
             return SinkPortOutcome::Unknown;
         }
@@ -245,7 +245,7 @@ fn very_many_rows_for_a_window_make_publishers_wait() {
 #[test]
 fn a_rule_that_panics_fails_alone() {
     let engine = Engine::new(RuleEngineSettings::default(), 2);
-    // The sink panics on a row of any lane except shard 0.
+    // The sink panics on a row of any producer except shard 0.
     engine.set_sink_port(Arc::new(RecordingSink::default()));
     engine.put_rule("r", Some(&to_sink("SELECT topic FROM \"t\"")));
     let republish = json!([{"kind": "republish", "topic": "out", "payload": "x"}]);
@@ -277,7 +277,7 @@ impl SinkPort for PanickingSink {
         Some(SinkId(u32::from(name == "broken")))
     }
 
-    fn send_row(&self, sink: SinkId, _lane: u16, _row: OutputRow<'_>) -> SinkPortOutcome {
+    fn send_row(&self, sink: SinkId, _producer: u16, _row: OutputRow<'_>) -> SinkPortOutcome {
         assert_eq!(sink, SinkId(0), "a bug");
         self.rows.fetch_add(1, Relaxed);
         SinkPortOutcome::Queued

@@ -13,11 +13,11 @@ use rules::{ClosedWindow, EvaluationScratch, EventKind, RuleEvent, RunOutcome, W
 use store::Objects;
 use wall_clock::now_ms;
 
-use crate::counters::{LaneCounters, RuleCounter};
+use crate::counters::{ProducerCounters, RuleCounter};
 use crate::engine_shared::{EngineShared, PUBLISH_TIMEOUT};
 use crate::evaluation::{EventEvaluation, RuleOutputs, catch_panic};
 use crate::evaluation_context::EvaluationContext;
-use crate::lane_context::LaneContext;
+use crate::producer_context::ProducerContext;
 use crate::rule_lineage::RuleLineage;
 use crate::running_rule::{RunningRule, with_state};
 use crate::saved_state::SavedRuleState;
@@ -47,14 +47,15 @@ pub(crate) struct WindowWorker {
     rule_states: HashMap<Box<str>, (Arc<RunningRule>, u64)>,
     saved_rule_states: Option<SavedRuleState>,
     scratch: EvaluationScratch,
-    stage: LaneContext,
+    stage: ProducerContext,
     /// Rules whose windows panicked. Their windows start empty again.
     panicked_rules: Vec<Arc<RunningRule>>,
 }
 
 impl WindowWorker {
     pub(crate) fn new(shared: Arc<EngineShared>, objects: Option<Objects>) -> Self {
-        let EvaluationContext { scratch, stage } = shared.evaluation_context(shared.window_lane());
+        let EvaluationContext { scratch, stage } =
+            shared.evaluation_context(shared.window_producer());
         Self {
             windows_by_name: HashMap::new(),
             by_serial: HashMap::new(),
@@ -103,7 +104,10 @@ impl WindowWorker {
     fn apply_command(&mut self, order: WindowCommand) -> bool {
         match order {
             WindowCommand::StartRule(bound) => {
-                let counters = bound.monitor.counters.lane(self.shared.window_lane());
+                let counters = bound
+                    .monitor
+                    .counters
+                    .producer(self.shared.window_producer());
                 catch_panic(&bound, counters, || self.start_rule(bound.clone()));
             }
             WindowCommand::StopRule(name) => self.stop_rule(&name),
@@ -206,7 +210,11 @@ impl WindowWorker {
             let Some(kept) = name.and_then(|name| self.windows_by_name.get_mut(name)) else {
                 continue;
             };
-            let counters = kept.rule.monitor.counters.lane(self.shared.window_lane());
+            let counters = kept
+                .rule
+                .monitor
+                .counters
+                .producer(self.shared.window_producer());
             let Ok(sample) = read_sample(&mut bytes, self.scratch.arena()) else {
                 tracing::error!(
                     rule = &*kept.rule.name,
@@ -274,7 +282,11 @@ impl WindowWorker {
             self.scratch.reset();
             let arena = self.scratch.arena();
             let mut closed = Vec::new();
-            let counters = kept.rule.monitor.counters.lane(self.shared.window_lane());
+            let counters = kept
+                .rule
+                .monitor
+                .counters
+                .producer(self.shared.window_producer());
             let windows = &mut kept.windows;
             let advanced = catch_panic(&kept.rule, counters, || {
                 windows.advance(at_ms, arena, |row| {
@@ -342,7 +354,10 @@ impl WindowWorker {
             .filter(|kept| kept.is_changed)
         {
             let bound = &kept.rule;
-            let counters = bound.monitor.counters.lane(self.shared.window_lane());
+            let counters = bound
+                .monitor
+                .counters
+                .producer(self.shared.window_producer());
             let writing = || saved.write(&bound.name, bound.sql_hash, &kept.windows.snapshot());
             match catch_panic(bound, counters, writing) {
                 // After a panic, they are stored with their next change.
@@ -386,7 +401,7 @@ impl<'i> InboxSamples<'i> {
 /// Counts an event that no window counts, and sends it to the trace watchers.
 fn record_lost_sample(
     bound: &RunningRule,
-    counters: &LaneCounters,
+    counters: &ProducerCounters,
     why: RuleCounter,
     sample: &WindowSample<'_>,
     now_ms: u64,
@@ -427,7 +442,7 @@ pub(crate) fn copy_into_arena<'a>(
 fn emit_closed_windows(
     shared: &EngineShared,
     scratch: &EvaluationScratch,
-    stage: &mut LaneContext,
+    stage: &mut ProducerContext,
     bound: &RunningRule,
     lineage: RuleLineage,
     closed: &[ClosedWindow<'_>],
@@ -441,7 +456,7 @@ fn emit_closed_windows(
         };
         let view = scratch.view(&event, at_ms);
         let closed = copy_into_arena(closed, scratch.arena());
-        let counters = bound.monitor.counters.lane(stage.lane);
+        let counters = bound.monitor.counters.producer(stage.producer);
         let mut outputs = RuleOutputs::None;
         let ran = catch_panic(bound, counters, || {
             with_state(bound, &mut stage.stateless_state, |state| {

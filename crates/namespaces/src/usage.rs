@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock};
 use crate::quota::{QUOTA_MEGABYTE, Quotas};
 
 /// Maximum number of shards of a node.
-const LANES: usize = 64;
+const MAX_SHARDS: usize = 64;
 /// A slice is this part of a second's messages, so that the slices of all shards are at most those of one second.
-const SLICES_PER_SECOND: u32 = LANES as u32;
+const SLICES_PER_SECOND: u32 = MAX_SHARDS as u32;
 /// Messages of this time may be sent at once.
 const BURST_US: u64 = 1_000_000;
 /// Senders that are slowed and not rejected may borrow messages of this time.
@@ -33,13 +33,13 @@ pub struct NamespaceUsage {
     /// `u64::MAX`: no limit.
     max_telemetry_bytes: AtomicU64,
     /// Created by the first message.
-    lanes: OnceLock<Box<[MessageLane]>>,
+    shards: OnceLock<Box<[ShardMessages]>>,
 }
 
 /// The messages of one shard. Only the shard's thread writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct MessageLane {
+struct ShardMessages {
     /// Messages that may be accepted without asking the other shards.
     allowance: AtomicU32,
     /// The second in which `messages` are counted.
@@ -75,7 +75,7 @@ impl NamespaceUsage {
             taken_until_us: AtomicU64::new(0),
             telemetry_bytes: AtomicU64::new(0),
             max_telemetry_bytes: AtomicU64::new(u64::MAX),
-            lanes: OnceLock::new(),
+            shards: OnceLock::new(),
         };
         usage.set_limits(quotas);
         usage
@@ -152,14 +152,14 @@ impl NamespaceUsage {
 
     /// Counts a message on a shard; `false`: it exceeds the limit and is not counted. Called on the shard's thread.
     pub fn try_take_message(&self, shard: u16, now_ms: u64) -> bool {
-        let lane = self.lane(shard);
+        let messages = self.messages_of_shard(shard);
         let Some(limit) = self.max_messages_per_s() else {
-            lane.count(now_ms);
+            messages.count(now_ms);
             return true;
         };
-        let is_taken = lane.take() || self.refill(lane, limit, now_ms);
+        let is_taken = messages.take() || self.refill(messages, limit, now_ms);
         if is_taken {
-            lane.count(now_ms);
+            messages.count(now_ms);
         }
         is_taken
     }
@@ -167,12 +167,12 @@ impl NamespaceUsage {
     /// Counts a message on a shard, whatever the limit is. Returns for how many milliseconds its sender has to wait before
     /// the next one. Called on the shard's thread.
     pub fn take_message(&self, shard: u16, now_ms: u64) -> u64 {
-        let lane = self.lane(shard);
-        lane.count(now_ms);
+        let messages = self.messages_of_shard(shard);
+        messages.count(now_ms);
         let Some(limit) = self.max_messages_per_s() else {
             return 0;
         };
-        if lane.take() || self.refill(lane, limit, now_ms) {
+        if messages.take() || self.refill(messages, limit, now_ms) {
             return 0;
         }
         let debt_us = self.advance(cost_us(limit, 1), now_ms * 1000, MAX_DEBT_US);
@@ -190,25 +190,25 @@ impl NamespaceUsage {
     /// Messages of the last complete second.
     #[must_use]
     pub fn messages_per_s(&self, now_ms: u64) -> u32 {
-        let lanes = self.lanes.get().into_iter().flatten();
-        let counts = lanes.map(|lane| lane.messages_of(now_ms / 1000 - 1));
+        let shards = self.shards.get().into_iter().flatten();
+        let counts = shards.map(|shard| shard.messages_of(now_ms / 1000 - 1));
         counts.fold(0, u32::saturating_add)
     }
 
-    fn lane(&self, shard: u16) -> &MessageLane {
-        let create = || (0..LANES).map(|_| MessageLane::default()).collect();
-        &self.lanes.get_or_init(create)[usize::from(shard) % LANES]
+    fn messages_of_shard(&self, shard: u16) -> &ShardMessages {
+        let create = || (0..MAX_SHARDS).map(|_| ShardMessages::default()).collect();
+        &self.shards.get_or_init(create)[usize::from(shard) % MAX_SHARDS]
     }
 
     /// Takes a slice for a shard, and a message from it; `false`: there is none.
-    fn refill(&self, lane: &MessageLane, limit: u32, now_ms: u64) -> bool {
+    fn refill(&self, messages: &ShardMessages, limit: u32, now_ms: u64) -> bool {
         let slice = (limit / SLICES_PER_SECOND).max(1);
         let is_taken = limit > 0
             && self
                 .advance(cost_us(limit, slice), now_ms * 1000, BURST_US)
                 .is_some();
         if is_taken {
-            lane.allowance.store(slice - 1, Relaxed);
+            messages.allowance.store(slice - 1, Relaxed);
         }
         is_taken
     }
@@ -232,7 +232,7 @@ fn cost_us(limit: u32, messages: u32) -> u64 {
     u64::from(messages) * 1_000_000 / u64::from(limit.max(1))
 }
 
-impl MessageLane {
+impl ShardMessages {
     fn take(&self) -> bool {
         let allowance = self.allowance.load(Relaxed);
         if allowance > 0 {

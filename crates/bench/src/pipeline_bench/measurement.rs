@@ -277,7 +277,7 @@ fn send_messages(
     let is_sync = run.scenario.mode == PipelineMode::Sync;
     let send = |sender: usize| -> anyhow::Result<Histogram<u64>> {
         let mut times = new_histogram()?;
-        let mut lane = pipeline.lane();
+        let mut processor = pipeline.processor();
         for number in 0..load.per_device {
             for (at, device) in (load.devices.iter().enumerate().skip(sender)).step_by(senders) {
                 let payload = &load.payloads[(number as usize + at * 7) % PAYLOAD_POOL];
@@ -289,7 +289,7 @@ fn send_messages(
                 };
                 let submitted = is_sync.then(Instant::now);
                 // Rows that are not stored are counted, and reported at the end.
-                let _ = pipeline.submit(&mut lane, &message);
+                let _ = pipeline.submit(&mut processor, &message);
                 if let Some(submitted) = submitted {
                     times.saturating_record(submitted.elapsed().as_nanos() as u64);
                 }

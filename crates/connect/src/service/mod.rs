@@ -286,15 +286,15 @@ impl ConnectorService {
         }
     }
 
-    /// Like [`ConnectorService::settle`], for a queue lane that several threads push to: a thread's rows stay unsettled for
-    /// it, whichever thread settles the lane, until they are written.
-    pub fn settle_shared(&self, lane: u16, done: Box<dyn FnOnce() + Send + Sync>) {
+    /// Like [`ConnectorService::settle`], for a producer that several threads share: a thread's rows stay unsettled for
+    /// it, whichever thread settles the producer, until they are written.
+    pub fn settle_shared(&self, producer: u16, done: Box<dyn FnOnce() + Send + Sync>) {
         let done = WrittenCallback::new(done);
-        let unsettled = self.unsettled(lane);
+        let unsettled = self.unsettled(producer);
         let mut sinks = unsettled.lock();
         let table = self.inner.table.load();
         sinks.retain(|sink| match table.sinks.get(sink.0 as usize) {
-            Some(Some(sink)) => sink.queue.hold_until_written(lane, &done),
+            Some(Some(sink)) => sink.queue.hold_until_written(producer, &done),
             _ => false,
         });
         unsettled.is_any.store(!sinks.is_empty(), Relaxed);
@@ -742,7 +742,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_a_shared_lane_stay_unsettled_until_they_are_written() {
+    fn rows_of_a_shared_producer_stay_unsettled_until_they_are_written() {
         // Its tasks run only within `block_on`.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

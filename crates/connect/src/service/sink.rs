@@ -17,7 +17,7 @@ use crate::connector::{Connector, ConnectorError, ConnectorKind};
 use crate::content::{ContentPortCell, exports_files, file_id};
 use crate::row::{SinkRow, SinkRowWriter};
 use crate::settings::{DeliveryOrder, SettingsError, SinkSettings};
-use crate::sink_machine::batch_lanes::{BatchLimits, LaneAssignment};
+use crate::sink_machine::batch_partitions::{BatchLimits, PartitionAssignment};
 use crate::sink_machine::circuit_breaker::CircuitBreaker;
 use crate::sink_machine::dead_letters::{DeadLetter, DeadLetterObserver, DeadLetters};
 use crate::sink_machine::delivery::BatchDelivery;
@@ -289,10 +289,10 @@ impl ManagedSink {
         let common = &state.common_settings;
         let in_flight = common.batches_in_flight as usize;
         let spread = match &common.order {
-            DeliveryOrder::None => LaneAssignment::One { in_flight },
-            DeliveryOrder::All => LaneAssignment::One { in_flight: 1 },
-            DeliveryOrder::By(key) => LaneAssignment::ByKey {
-                lanes: in_flight,
+            DeliveryOrder::None => PartitionAssignment::One { in_flight },
+            DeliveryOrder::All => PartitionAssignment::One { in_flight: 1 },
+            DeliveryOrder::By(key) => PartitionAssignment::ByKey {
+                partitions: in_flight,
                 key: Template::parse("order.by", key)?,
             },
         };

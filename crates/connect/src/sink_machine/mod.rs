@@ -1,12 +1,12 @@
-//! The machine behind all sinks: queue (memory, optionally disk), batches, lanes that preserve an order, retries
+//! The machine behind all sinks: queue (memory, optionally disk), batches, partitions that preserve an order, retries
 //! behind a circuit breaker, dead letters.
 //!
 //! ```text
-//! shards -> MemoryQueue -> [spool -> DiskQueue] -> BatchLanes -> BatchDelivery -> SinkWriter
+//! shards -> MemoryQueue -> [spool -> DiskQueue] -> BatchPartitions -> BatchDelivery -> SinkWriter
 //!                                                                       | cannot be written: DeadLetters
 //! ```
 
-pub(crate) mod batch_lanes;
+pub(crate) mod batch_partitions;
 pub(crate) mod circuit_breaker;
 mod content_delivery;
 pub(crate) mod dead_letters;

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::batch_lanes::{BatchLanes, BatchLimits, LaneAssignment};
+use super::batch_partitions::{BatchLimits, BatchPartitions, PartitionAssignment};
 use super::delivery::BatchDelivery;
 use super::memory_queue::MemoryQueue;
 use super::queue_feed::{DiskQueueView, QueueFeed};
@@ -30,7 +30,7 @@ pub(crate) struct SinkRunPlan {
     /// Where the present or a former disk queue is.
     pub(crate) files: Option<SinkFiles>,
     pub(crate) disk: Option<DiskQueueSettings>,
-    pub(crate) spread: LaneAssignment,
+    pub(crate) spread: PartitionAssignment,
     pub(crate) sizes: BatchLimits,
     pub(crate) delivery: BatchDelivery,
     pub(crate) disk_view: watch::Sender<Option<DiskQueueView>>,
@@ -40,7 +40,7 @@ pub(crate) struct SinkRunPlan {
 
 struct SinkRunner {
     feed: QueueFeed,
-    lanes: BatchLanes,
+    partitions: BatchPartitions,
     delivery: Arc<BatchDelivery>,
     deliveries: JoinSet<Vec<SinkBatch>>,
     in_flight: HashMap<Id, (usize, Arc<SinkBatch>)>,
@@ -74,7 +74,7 @@ pub(crate) async fn run_sink(plan: SinkRunPlan) -> Vec<SinkBatch> {
     plan.disk_view.send_replace(feed.disk_view());
     let mut runner = SinkRunner {
         feed,
-        lanes: BatchLanes::new(plan.spread, plan.sizes),
+        partitions: BatchPartitions::new(plan.spread, plan.sizes),
         delivery: Arc::new(plan.delivery),
         deliveries: JoinSet::new(),
         in_flight: HashMap::new(),
@@ -84,7 +84,9 @@ pub(crate) async fn run_sink(plan: SinkRunPlan) -> Vec<SinkBatch> {
     for batch in plan.carried_over_batches {
         for at in 0..batch.len() {
             let number = batch.id(at).number;
-            runner.lanes.add(batch.epoch(), number, batch.row(at), now);
+            runner
+                .partitions
+                .add(batch.epoch(), number, batch.row(at), now);
         }
     }
     runner.process_until_stopped(&mut stop).await;
@@ -101,22 +103,22 @@ impl SinkRunner {
             let is_last = is_draining && (!takes || self.feed.waiting() == 0);
             let now = Instant::now();
             if stop_signal != StopSignal::GiveUp {
-                while let Some((lane, batch)) = self.lanes.next_batch(now, is_last) {
-                    self.spawn_delivery(lane, batch);
+                while let Some((partition, batch)) = self.partitions.next_batch(now, is_last) {
+                    self.spawn_delivery(partition, batch);
                 }
             }
             if stop_signal == StopSignal::GiveUp
-                || (is_last && self.deliveries.is_empty() && self.lanes.is_empty())
+                || (is_last && self.deliveries.is_empty() && self.partitions.is_empty())
             {
                 return;
             }
-            let room = self.lanes.room();
-            let (missing_rows, missing_bytes) = self.lanes.missing_for_next_batch();
-            let wanted = match self.lanes.is_empty() || is_draining {
+            let room = self.partitions.room();
+            let (missing_rows, missing_bytes) = self.partitions.missing_for_next_batch();
+            let wanted = match self.partitions.is_empty() || is_draining {
                 true => 1,
                 false => missing_rows,
             };
-            let deadline = self.lanes.deadline();
+            let deadline = self.partitions.deadline();
             let is_time_to_take = tokio::select! {
                 _ = stop.changed() => false,
                 Some(landed) = self.deliveries.join_next_with_id(), if !self.deliveries.is_empty() => {
@@ -136,8 +138,8 @@ impl SinkRunner {
     async fn take_rows(&mut self, room: usize) {
         let now = Instant::now();
         let epoch = self.feed.epoch();
-        let lanes = &mut self.lanes;
-        let add = |number, row: crate::row::SinkRow<'_>| lanes.add(epoch, number, row, now);
+        let partitions = &mut self.partitions;
+        let add = |number, row: crate::row::SinkRow<'_>| partitions.add(epoch, number, row, now);
         match self.feed.take(room, usize::MAX, add).await {
             Ok(taken) => {
                 let metrics = &self.delivery.metrics;
@@ -152,7 +154,7 @@ impl SinkRunner {
         }
     }
 
-    fn spawn_delivery(&mut self, lane: usize, batch: SinkBatch) {
+    fn spawn_delivery(&mut self, partition: usize, batch: SinkBatch) {
         let metrics = &self.delivery.metrics;
         metrics.batches_in_flight.fetch_add(1, Relaxed);
         metrics
@@ -163,7 +165,7 @@ impl SinkRunner {
         let task = self
             .deliveries
             .spawn(async move { delivery.deliver(&flying).await });
-        self.in_flight.insert(task.id(), (lane, batch));
+        self.in_flight.insert(task.id(), (partition, batch));
     }
 
     async fn finish_delivery(&mut self, landed: Result<(Id, Vec<SinkBatch>), JoinError>) {
@@ -171,7 +173,7 @@ impl SinkRunner {
             Ok((id, left)) => (id, Some(left)),
             Err(error) => (error.id(), None),
         };
-        let Some((lane, batch)) = self.in_flight.remove(&id) else {
+        let Some((partition, batch)) = self.in_flight.remove(&id) else {
             return;
         };
         let metrics = &self.delivery.metrics;
@@ -179,7 +181,7 @@ impl SinkRunner {
         metrics
             .rows_in_flight
             .fetch_sub(batch.len() as u64, Relaxed);
-        self.lanes.release_slot(lane);
+        self.partitions.release_slot(partition);
         // Abandoned, or a panic of the machine itself: all of it may have to be sent again.
         let left = left.unwrap_or_else(|| vec![SinkBatch::clone(&batch)]);
         if left.is_empty()
@@ -210,7 +212,7 @@ impl SinkRunner {
         let closing = self.delivery.writer.close();
         let _ = tokio::time::timeout(COMPLETION_GRACE, closing).await;
         let mut left = self.undelivered;
-        left.extend(self.lanes.into_unsent());
+        left.extend(self.partitions.into_unsent());
         left.retain(|batch| !self.feed.is_on_disk(batch));
         self.feed.close().await;
         left

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::batch_lanes::{BatchLimits, LaneAssignment};
+use super::batch_partitions::{BatchLimits, PartitionAssignment};
 use super::circuit_breaker::CircuitBreaker;
 use super::dead_letters::DeadLetters;
 use super::delivery::BatchDelivery;
@@ -142,11 +142,11 @@ impl SinkFixture {
     ) -> (watch::Sender<StopSignal>, JoinHandle<Vec<SinkBatch>>) {
         let (stop, stopped) = watch::channel(StopSignal::Run);
         let spread = match self.key {
-            None => LaneAssignment::One {
+            None => PartitionAssignment::One {
                 in_flight: self.in_flight,
             },
-            Some(key) => LaneAssignment::ByKey {
-                lanes: self.in_flight,
+            Some(key) => PartitionAssignment::ByKey {
+                partitions: self.in_flight,
                 key: Template::parse("order.by", key).unwrap(),
             },
         };
@@ -475,7 +475,7 @@ async fn rows_in_files_are_there_after_a_restart() {
             memory_row_numbers: (8, Arc::default()),
             files: bench.files.clone(),
             disk: None,
-            spread: LaneAssignment::One { in_flight: 1 },
+            spread: PartitionAssignment::One { in_flight: 1 },
             sizes: BatchLimits {
                 max_rows: 50,
                 max_bytes: 1 << 20,

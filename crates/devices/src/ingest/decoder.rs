@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use series::{KeyId, Point};
 
 use super::message::DeviceMessage;
-use super::metrics::LaneCounters;
+use super::metrics::ProcessorCounters;
 use super::ports::{DeviceResolver, PipelineOutputs, SettleScope};
 use super::product_keys::{KeyRegistrar, too_many_keys};
 use super::profile::{
@@ -22,7 +22,7 @@ const MAX_WRITTEN_BYTES: usize = 256;
 /// After this many messages with another key at a position, that key is remembered instead.
 const MISSES_UNTIL_RELEARNED: u8 = 16;
 
-/// State of a product in one lane.
+/// State of a product in one processor.
 pub(super) struct ProductContext {
     pub(super) profile: Arc<ProductProfile>,
     /// The keys of the last message, in their order.
@@ -221,13 +221,13 @@ impl<'a> DecodedMessages<'a> {
     }
 }
 
-/// The parts of the lane that decoding needs.
+/// The parts of the processor that decoding needs.
 pub(super) struct DecodeContext<'l> {
     pub(super) products: &'l mut ProductContexts,
     pub(super) registrar: KeyRegistrar<'l>,
     pub(super) resolver: &'l dyn DeviceResolver,
     pub(super) outputs: &'l dyn PipelineOutputs,
-    pub(super) counters: &'l LaneCounters,
+    pub(super) counters: &'l ProcessorCounters,
     pub(super) rejections: &'l RejectionLog,
     /// Devices that are not in memory are not looked up again.
     pub(super) is_retry: bool,
@@ -237,7 +237,7 @@ pub(super) struct DecodeContext<'l> {
     pub(super) is_reporting: bool,
 }
 
-/// The products seen by a lane, by their numbers.
+/// The products seen by a processor, by their numbers.
 #[derive(Default)]
 pub(super) struct ProductContexts(Vec<Option<Box<ProductContext>>>);
 

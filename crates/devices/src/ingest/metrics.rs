@@ -1,4 +1,4 @@
-//! Metrics of the pipeline. Each lane has its own counters, written by its thread alone and read by any
+//! Metrics of the pipeline. Each processor has its own counters, written by its thread alone and read by any
 //! thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,9 +72,9 @@ impl LatencyHistogram {
     }
 }
 
-/// Counters of one lane.
+/// Counters of one processor.
 #[derive(Default)]
-pub struct LaneCounters {
+pub struct ProcessorCounters {
     /// Messages from devices, of any kind.
     pub messages: Counter,
     pub rows: Counter,
@@ -98,7 +98,7 @@ pub struct LaneCounters {
     pub waiting: LatencyHistogram,
 }
 
-/// The sum of the counters of all lanes at one time.
+/// The sum of the counters of all processors at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PipelineSnapshot {
     pub messages: u64,
@@ -178,23 +178,31 @@ impl HistogramSnapshot {
 }
 
 pub(super) fn snapshot<'c>(
-    lanes: impl Iterator<Item = &'c LaneCounters> + Clone,
+    processors: impl Iterator<Item = &'c ProcessorCounters> + Clone,
 ) -> PipelineSnapshot {
-    let sum =
-        |pick: fn(&LaneCounters) -> &Counter| lanes.clone().map(|lane| pick(lane).get()).sum();
+    let sum = |pick: fn(&ProcessorCounters) -> &Counter| {
+        processors
+            .clone()
+            .map(|processor| pick(processor).get())
+            .sum()
+    };
     PipelineSnapshot {
-        messages: sum(|lane| &lane.messages),
-        rows: sum(|lane| &lane.rows),
-        points: sum(|lane| &lane.points),
-        malformed: sum(|lane| &lane.malformed),
-        rejected: sum(|lane| &lane.rejected),
-        unstored: sum(|lane| &lane.unstored),
-        filtered: sum(|lane| &lane.filtered),
-        unknown: sum(|lane| &lane.unknown),
-        ignored: sum(|lane| &lane.ignored),
-        batches: sum(|lane| &lane.batches),
-        latency: HistogramSnapshot::from_histograms(lanes.clone().map(|lane| &lane.latency)),
-        waiting: HistogramSnapshot::from_histograms(lanes.clone().map(|lane| &lane.waiting)),
+        messages: sum(|processor| &processor.messages),
+        rows: sum(|processor| &processor.rows),
+        points: sum(|processor| &processor.points),
+        malformed: sum(|processor| &processor.malformed),
+        rejected: sum(|processor| &processor.rejected),
+        unstored: sum(|processor| &processor.unstored),
+        filtered: sum(|processor| &processor.filtered),
+        unknown: sum(|processor| &processor.unknown),
+        ignored: sum(|processor| &processor.ignored),
+        batches: sum(|processor| &processor.batches),
+        latency: HistogramSnapshot::from_histograms(
+            processors.clone().map(|processor| &processor.latency),
+        ),
+        waiting: HistogramSnapshot::from_histograms(
+            processors.clone().map(|processor| &processor.waiting),
+        ),
         ..PipelineSnapshot::default()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                  sync: on the thread that has the message
-//! message ─ route ┬───────────────────────────────▶ Lane: decode, validate ─ chain ─ store ─ publish
+//! message ─ route ┬───────────────────────────────▶ TelemetryProcessor: decode, validate ─ chain ─ store ─ publish
 //!                 └▶ mailbox (a mapped file) ─ worker ▶  (the same, in batches)
 //!                  actor
 //! ```
@@ -18,7 +18,7 @@
 //! with the store's fsync policy.
 //!
 //! A shard does not wait for syncs of the store, for device messages other than telemetry, or for messages that
-//! rule chains publish; all of them complete on other threads ([`Lane::take_unsettled`]). [`Pipeline::settle`]
+//! rule chains publish; all of them complete on other threads ([`TelemetryProcessor::take_unsettled`]). [`Pipeline::settle`]
 //! reports when they are safe, and acknowledgements wait for that. A mailbox keeps its messages until then.
 //!
 //! A message of a rule chain is safe when it is in the logs of the broker's shards. Two rules prevent a deadlock.
@@ -28,7 +28,6 @@
 //! start goes on, and a worker clears the mailbox when they are stored.
 
 mod decoder;
-mod lane;
 mod mailbox;
 mod mailbox_segment;
 mod marks;
@@ -37,6 +36,7 @@ mod metrics;
 mod pipeline;
 mod pipeline_shared;
 mod ports;
+mod processor;
 mod product_keys;
 mod profile;
 mod rejections;
@@ -45,14 +45,14 @@ mod series_storage;
 #[cfg(test)]
 mod tests;
 
-pub use lane::Lane;
 pub use message::{DeviceMessage, OwnedDeviceMessage};
-pub use metrics::{HistogramSnapshot, LaneCounters, LatencyHistogram, PipelineSnapshot};
+pub use metrics::{HistogramSnapshot, LatencyHistogram, PipelineSnapshot, ProcessorCounters};
 pub use pipeline::{Pipeline, PipelineConfig, PipelineStartError, SubmitOutcome, check_mailboxes};
 pub use ports::{
     DeviceResolver, NoOutputs, PipelineOutputs, SettleScope, StorageError, StorageErrorKind,
     StoredRow, TelemetryStorage,
 };
+pub use processor::TelemetryProcessor;
 pub use profile::{
     DeviceHandle, DeviceRef, KeyRule, PermissiveModel, PipelineMode, ProductNo, ProductProfile,
     TelemetryModel,

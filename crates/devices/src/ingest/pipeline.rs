@@ -1,4 +1,4 @@
-//! The pipeline as a whole: products, lanes, mailboxes and their workers.
+//! The pipeline as a whole: products, processors, mailboxes and their workers.
 
 use std::hash::RandomState;
 use std::io;
@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use hooks::DurableCallback;
 use series::DeviceNo;
 
-use super::lane::Lane;
 use super::mailbox::{self, Mailbox, MailboxWork, PushOutcome};
 use super::mailbox_segment::{self, MailboxSegment, QueuedMessage};
 use super::marks::{self, MailboxDamage, MarkFile};
@@ -19,6 +18,7 @@ use super::message::DeviceMessage;
 use super::metrics::{PipelineSnapshot, snapshot};
 use super::pipeline_shared::{PipelineShared, ProfileTable, RECHECK_INTERVAL};
 use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};
+use super::processor::TelemetryProcessor;
 use super::product_keys::ProductKeyCounts;
 use super::profile::{DeviceRef, PipelineMode, ProductNo, ProductProfile};
 use super::rejections::{DeviceRejections, RejectionLog};
@@ -148,7 +148,7 @@ impl PipelineShared {
     /// results are safe. Before the broker runs, rule chains cannot publish, and their messages wait in the outputs.
     /// Returns `false` if the store has no room for all rows, or the outputs for all messages.
     fn replay(self: &Arc<Self>, backlog: &mut MailboxBacklog) -> bool {
-        let mut lane: Option<Lane> = None;
+        let mut processor: Option<TelemetryProcessor> = None;
         let messages = backlog.halves.iter();
         let messages = messages.flat_map(MailboxSegment::recovered_messages);
         for waiting in messages.skip(backlog.processed) {
@@ -156,18 +156,21 @@ impl PipelineShared {
                 break;
             }
             backlog.processed += 1;
-            let lane = lane
-                .get_or_insert_with(|| Lane::new(Arc::clone(self)).for_retries().wait_when_busy());
+            let processor = processor.get_or_insert_with(|| {
+                TelemetryProcessor::new(Arc::clone(self))
+                    .for_retries()
+                    .wait_when_busy()
+            });
             let mut message = waiting.message;
             // Product numbers differ from those of the previous process.
             let device = self.resolver.resolve_device(message.sender.no);
             if let Some(device) = device.filter(|device| device.id.as_str() == message.sender.id) {
                 message.sender = device.as_device_ref();
                 self.resolver.load_children(&message);
-                lane.process_catching_panics(&[message]);
+                processor.process_catching_panics(&[message]);
             }
         }
-        if lane.is_some_and(|mut lane| lane.take_storage_full()) {
+        if processor.is_some_and(|mut processor| processor.take_storage_full()) {
             // All are processed again: which rows are missing is not known.
             backlog.processed = 0;
             return false;
@@ -204,7 +207,7 @@ impl Pipeline {
             outputs: outside,
             rejections: RejectionLog::default(),
             key_counts: ProductKeyCounts::new(config.max_keys_per_product),
-            lanes: Mutex::default(),
+            processors: Mutex::default(),
             random: RandomState::new(),
             is_stopping: AtomicBool::new(false),
         });
@@ -259,7 +262,7 @@ impl Pipeline {
         let mut surplus = surplus.map_err(of_directory)?;
         for (number, backlog) in backlogs.into_iter().enumerate() {
             let worker = MailboxWorker {
-                lane: pipeline.lane().wait_when_busy().wait_when_full(),
+                processor: pipeline.processor().wait_when_busy().wait_when_full(),
                 shared: pipeline.shared.clone(),
                 backlog,
                 surplus: std::mem::take(&mut surplus),
@@ -317,30 +320,33 @@ impl Pipeline {
         Ok(processed)
     }
 
-    /// Creates the lane of a thread.
-    pub fn lane(&self) -> Lane {
-        Lane::new(self.shared.clone())
+    /// Creates the processor of a thread.
+    pub fn processor(&self) -> TelemetryProcessor {
+        TelemetryProcessor::new(self.shared.clone())
     }
 
-    /// Creates a lane for messages of [`PipelineOutputs::defer_message`].
-    pub fn retry_lane(&self) -> Lane {
-        self.lane().for_retries()
+    /// Creates a processor for messages of [`PipelineOutputs::defer_message`].
+    pub fn retry_processor(&self) -> TelemetryProcessor {
+        self.processor().for_retries()
     }
 
-    /// Creates a lane for rows reported on behalf of devices: on Tidegate's own topics, whatever the
+    /// Creates a processor for rows reported on behalf of devices: on Tidegate's own topics, whatever the
     /// product's protocols.
-    pub fn report_lane(&self) -> Lane {
-        self.lane().for_retries().wait_when_busy().for_reports()
+    pub fn report_processor(&self) -> TelemetryProcessor {
+        self.processor()
+            .for_retries()
+            .wait_when_busy()
+            .for_reports()
     }
 
     /// Processes a message on this thread, whatever the mode of the product. Beyond the quota of the namespace it is
     /// rejected.
-    pub fn process(&self, lane: &mut Lane, message: &DeviceMessage<'_>) {
-        if self.exceeds_quota(lane, message.sender, message.topic) {
-            lane.discard(message, QUOTA_REACHED);
+    pub fn process(&self, processor: &mut TelemetryProcessor, message: &DeviceMessage<'_>) {
+        if self.exceeds_quota(processor, message.sender, message.topic) {
+            processor.discard(message, QUOTA_REACHED);
             return;
         }
-        lane.process_catching_panics(std::slice::from_ref(message));
+        processor.process_catching_panics(std::slice::from_ref(message));
     }
 
     /// Sets the profile of a new or changed product; `None` removes it.
@@ -359,21 +365,25 @@ impl Pipeline {
 
     /// Accepts a message. The [module](super) documents the guarantees on return.
     #[inline]
-    pub fn submit(&self, lane: &mut Lane, message: &DeviceMessage<'_>) -> SubmitOutcome {
-        let profile = lane.profile_of(message.sender);
+    pub fn submit(
+        &self,
+        processor: &mut TelemetryProcessor,
+        message: &DeviceMessage<'_>,
+    ) -> SubmitOutcome {
+        let profile = processor.profile_of(message.sender);
         let mode = profile.map(|profile| profile.mode);
         if profile.is_some_and(ProductProfile::is_over_quota)
-            && self.exceeds_quota(lane, message.sender, message.topic)
+            && self.exceeds_quota(processor, message.sender, message.topic)
         {
-            lane.discard(message, QUOTA_REACHED);
+            processor.discard(message, QUOTA_REACHED);
             return SubmitOutcome::QuotaReached;
         }
         match mode {
-            Some(PipelineMode::Actor) => return self.enqueue(lane, message),
-            Some(PipelineMode::Sync) => lane.process_one(message),
-            None => lane.counters().unknown.add(1),
+            Some(PipelineMode::Actor) => return self.enqueue(processor, message),
+            Some(PipelineMode::Sync) => processor.process_one(message),
+            None => processor.counters().unknown.add(1),
         }
-        match lane.take_storage_full() {
+        match processor.take_storage_full() {
             true => SubmitOutcome::StorageFull,
             false => SubmitOutcome::Accepted,
         }
@@ -382,21 +392,38 @@ impl Pipeline {
     /// Whether a message would be rejected because its rows are to be stored, and the store has no room or the quota of
     /// the namespace is reached. May return `false` for a message that [`Pipeline::submit`] rejects a moment later.
     #[inline]
-    pub fn would_reject(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
-        self.lacks_room(lane, by, topic) || self.exceeds_quota(lane, by, topic)
+    pub fn would_reject(
+        &self,
+        processor: &mut TelemetryProcessor,
+        by: DeviceRef<'_>,
+        topic: &str,
+    ) -> bool {
+        self.lacks_room(processor, by, topic) || self.exceeds_quota(processor, by, topic)
     }
 
     #[inline]
-    fn lacks_room(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
+    fn lacks_room(
+        &self,
+        processor: &mut TelemetryProcessor,
+        by: DeviceRef<'_>,
+        topic: &str,
+    ) -> bool {
         self.is_storage_full()
-            && lane.profile_of(by).is_some_and(|profile| profile.is_stored)
+            && processor
+                .profile_of(by)
+                .is_some_and(|profile| profile.is_stored)
             && protocol::carries_telemetry(topic)
     }
 
     /// Whether the namespace may not store the rows of a message. Child devices have the namespace of their gateway.
     #[inline]
-    fn exceeds_quota(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
-        lane.profile_of(by).is_some_and(|profile| {
+    fn exceeds_quota(
+        &self,
+        processor: &mut TelemetryProcessor,
+        by: DeviceRef<'_>,
+        topic: &str,
+    ) -> bool {
+        processor.profile_of(by).is_some_and(|profile| {
             profile.is_over_quota()
                 && protocol::carries_telemetry(topic)
                 && (profile.is_stored || protocol::is_about_children(topic))
@@ -410,14 +437,18 @@ impl Pipeline {
     }
 
     #[inline]
-    fn enqueue(&self, lane: &mut Lane, message: &DeviceMessage<'_>) -> SubmitOutcome {
+    fn enqueue(
+        &self,
+        processor: &mut TelemetryProcessor,
+        message: &DeviceMessage<'_>,
+    ) -> SubmitOutcome {
         let is_full = || self.is_storage_full();
-        if self.lacks_room(lane, message.sender, message.topic) {
-            lane.discard(message, NO_ROOM);
+        if self.lacks_room(processor, message.sender, message.topic) {
+            processor.discard(message, NO_ROOM);
             return SubmitOutcome::StorageFull;
         }
         let mailbox = self.mailbox_of(message.sender.no);
-        let handed_ns = match lane.is_timed() {
+        let handed_ns = match processor.is_timed() {
             true => self.started.elapsed().as_nanos() as u64,
             false => UNTIMED,
         };
@@ -425,20 +456,20 @@ impl Pipeline {
             PushOutcome::Accepted => return SubmitOutcome::Accepted,
             PushOutcome::Overflowed => {
                 // What its rows will pass is not known yet.
-                lane.mark_unsettled(SettleScope::Published);
+                processor.mark_unsettled(SettleScope::Published);
                 return SubmitOutcome::Accepted;
             }
             PushOutcome::Full => {
-                lane.discard(message, NO_ROOM);
+                processor.discard(message, NO_ROOM);
                 return SubmitOutcome::StorageFull;
             }
             PushOutcome::Closed => {
                 // Behind earlier messages of the device.
                 mailbox.flush();
-                lane.process_one(message);
+                processor.process_one(message);
             }
         }
-        match lane.take_storage_full() {
+        match processor.take_storage_full() {
             true => SubmitOutcome::StorageFull,
             false => SubmitOutcome::Accepted,
         }
@@ -506,14 +537,14 @@ impl Pipeline {
     }
 
     pub fn snapshot(&self) -> PipelineSnapshot {
-        let lanes = self.shared.lanes().clone();
+        let processors = self.shared.processors().clone();
         let sum = |pick: fn(&Mailbox) -> u64| self.mailboxes.iter().map(pick).sum();
         PipelineSnapshot {
             rejected_keys: self.shared.key_counts.rejected(),
             queued: sum(|mailbox| mailbox.queued.load(Ordering::Relaxed)),
             queued_bytes: sum(|mailbox| mailbox.queued_bytes.load(Ordering::Relaxed)),
             mailboxes: self.mailboxes.len() as u64,
-            ..snapshot(lanes.iter().map(|counters| &**counters))
+            ..snapshot(processors.iter().map(|counters| &**counters))
         }
     }
 
@@ -553,7 +584,7 @@ impl Drop for Pipeline {
 
 /// Empties one mailbox.
 struct MailboxWorker {
-    lane: Lane,
+    processor: TelemetryProcessor,
     shared: Arc<PipelineShared>,
     /// Messages of a previous process that were replayed, as far as there was room.
     backlog: Option<MailboxBacklog>,
@@ -592,12 +623,12 @@ impl MailboxWorker {
                     self.drain(std::iter::once(waiting));
                 }
             }
-            if self.lane.take_storage_full() {
+            if self.processor.take_storage_full() {
                 // The content stays in its file for the next start.
                 return mailbox.end();
             }
             // The results must be durable elsewhere before the messages leave the mailbox.
-            if let Some(scope) = self.lane.take_unsettled()
+            if let Some(scope) = self.processor.take_unsettled()
                 && !self.shared.wait_until_settled(scope)
             {
                 return mailbox.end();
@@ -610,7 +641,7 @@ impl MailboxWorker {
     /// pipeline stops before that; the messages stay in their files then.
     fn complete_replay(&self, backlog: &mut MailboxBacklog) -> bool {
         while backlog.processed < backlog.count {
-            if !self.lane.wait_for_space() {
+            if !self.processor.wait_for_space() {
                 return false;
             }
             if !self.shared.replay(backlog) {
@@ -644,9 +675,9 @@ impl MailboxWorker {
                 return;
             }
             let begun_ns = self.now_ns();
-            self.lane.process_catching_panics(&messages);
+            self.processor.process_catching_panics(&messages);
             let ended_ns = self.now_ns();
-            let counters = self.lane.counters();
+            let counters = self.processor.counters();
             counters.batches.add(1);
             for handed_ns in &handed {
                 counters.waiting.record(begun_ns.saturating_sub(*handed_ns));

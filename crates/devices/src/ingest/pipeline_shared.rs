@@ -1,4 +1,4 @@
-//! The state that the lanes and workers of a pipeline share.
+//! The state that the processors and workers of a pipeline share.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use hooks::DurableCallback;
 
-use super::metrics::LaneCounters;
+use super::metrics::ProcessorCounters;
 use super::ports::{DeviceResolver, PipelineOutputs, SettleScope, TelemetryStorage};
 use super::product_keys::ProductKeyCounts;
 use super::profile::ProductProfile;
@@ -22,7 +22,7 @@ const SETTLE_TIMEOUT_ON_STOP: Duration = Duration::from_secs(5);
 
 pub(super) type ProfileTable = Vec<Option<Arc<ProductProfile>>>;
 
-/// State shared by all lanes.
+/// State shared by all processors.
 pub(super) struct PipelineShared {
     pub(super) profiles: Arc<ArcSwap<ProfileTable>>,
     pub(super) storage: Arc<dyn TelemetryStorage>,
@@ -30,21 +30,23 @@ pub(super) struct PipelineShared {
     pub(super) outputs: Arc<dyn PipelineOutputs>,
     pub(super) rejections: RejectionLog,
     pub(super) key_counts: ProductKeyCounts,
-    pub(super) lanes: Mutex<Vec<Arc<LaneCounters>>>,
+    pub(super) processors: Mutex<Vec<Arc<ProcessorCounters>>>,
     pub(super) random: RandomState,
     /// Nothing waits for room any more.
     pub(super) is_stopping: AtomicBool,
 }
 
 impl PipelineShared {
-    pub(super) fn lanes(&self) -> MutexGuard<'_, Vec<Arc<LaneCounters>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn processors(&self) -> MutexGuard<'_, Vec<Arc<ProcessorCounters>>> {
+        self.processors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add_lane(&self, counters: Arc<LaneCounters>) -> u16 {
-        let mut lanes = self.lanes();
-        lanes.push(counters);
-        lanes.len() as u16
+    pub(super) fn add_processor(&self, counters: Arc<ProcessorCounters>) -> u16 {
+        let mut processors = self.processors();
+        processors.push(counters);
+        processors.len() as u16
     }
 
     pub(super) fn settle(&self, scope: SettleScope, done: DurableCallback) {
@@ -77,10 +79,10 @@ impl PipelineShared {
     }
 
     /// Seed for random functions of expressions; not for secrets.
-    pub(super) fn seed(&self, lane: u16) -> [u8; 32] {
+    pub(super) fn seed(&self, processor: u16) -> [u8; 32] {
         let mut seed = [0; 32];
         for (part, bytes) in seed.chunks_mut(8).enumerate() {
-            let number = self.random.hash_one((lane, part));
+            let number = self.random.hash_one((processor, part));
             bytes.copy_from_slice(&number.to_le_bytes());
         }
         seed

@@ -171,8 +171,8 @@ pub trait PipelineOutputs: Send + Sync {
     }
 
     /// A gateway's message names devices that are not in memory: they may be on disk or unknown. The
-    /// implementation loads them and processes the message again with a lane of
-    /// [`Pipeline::retry_lane`](super::Pipeline::retry_lane). Rows that are stored already are stored again,
+    /// implementation loads them and processes the message again with a processor of
+    /// [`Pipeline::retry_processor`](super::Pipeline::retry_processor). Rows that are stored already are stored again,
     /// with the same effect. Returns `false` if the message will not be processed again.
     fn defer_message(&self, message: &DeviceMessage<'_>) -> bool {
         let _ = message;

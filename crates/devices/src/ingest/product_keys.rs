@@ -67,7 +67,7 @@ pub(super) fn too_many_keys(max: usize) -> Box<str> {
     detail.into()
 }
 
-/// Finds and creates the keys of a lane's messages.
+/// Finds and creates the keys of a processor's messages.
 #[derive(Clone, Copy)]
 pub(super) struct KeyRegistrar<'l> {
     pub(super) storage: &'l dyn TelemetryStorage,

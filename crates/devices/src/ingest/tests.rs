@@ -238,7 +238,7 @@ fn setup(mode: PipelineMode) -> Setup {
 
 fn send(
     setup: &Setup,
-    lane: &mut Lane,
+    processor: &mut TelemetryProcessor,
     no: u32,
     topic: &str,
     payload: &str,
@@ -251,7 +251,7 @@ fn send(
         payload: payload.as_bytes(),
         received_ms,
     };
-    setup.pipeline.submit(lane, &message)
+    setup.pipeline.submit(processor, &message)
 }
 
 const TELEMETRY: &str = "v1/devices/me/telemetry";
@@ -260,11 +260,18 @@ const TELEMETRY: &str = "v1/devices/me/telemetry";
 fn rows_are_stored_and_published_in_both_modes() {
     for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
-        let mut lane = setup.pipeline.lane();
-        let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1,"b":"x\n"}"#, 10);
+        let mut processor = setup.pipeline.processor();
         let _ = send(
             &setup,
-            &mut lane,
+            &mut processor,
+            0,
+            TELEMETRY,
+            r#"{"a":1,"b":"x\n"}"#,
+            10,
+        );
+        let _ = send(
+            &setup,
+            &mut processor,
             0,
             TELEMETRY,
             r#"[{"ts":5,"values":{"a":2}},{"b":null}]"#,
@@ -272,13 +279,20 @@ fn rows_are_stored_and_published_in_both_modes() {
         );
         let _ = send(
             &setup,
-            &mut lane,
+            &mut processor,
             2,
             "/p/d2/properties/report",
             r#"{"properties":{"a":true}}"#,
             30,
         );
-        let _ = send(&setup, &mut lane, 2, "/p/d2/event/e", r#"{"data":1}"#, 40);
+        let _ = send(
+            &setup,
+            &mut processor,
+            2,
+            "/p/d2/event/e",
+            r#"{"data":1}"#,
+            40,
+        );
         setup.pipeline.flush();
         assert_eq!(
             setup.memory.rows(0),
@@ -303,26 +317,26 @@ fn rows_are_stored_and_published_in_both_modes() {
 #[test]
 fn new_keys_of_a_message_are_created_together_before_its_rows() {
     let setup = setup(PipelineMode::Sync);
-    let mut lane = setup.pipeline.lane();
+    let mut processor = setup.pipeline.processor();
     let of_many = |first: usize| {
         let values = (first..first + 1000).map(|key| format!("\"k{key}\":{key}"));
         format!("{{{}}}", values.collect::<Vec<_>>().join(","))
     };
     let commits = || setup.memory.commits.load(Ordering::Relaxed);
-    let _ = send(&setup, &mut lane, 0, TELEMETRY, &of_many(0), 10);
+    let _ = send(&setup, &mut processor, 0, TELEMETRY, &of_many(0), 10);
     assert_eq!((setup.memory.rows(0).len(), commits()), (1, 1));
-    let _ = send(&setup, &mut lane, 0, TELEMETRY, &of_many(0), 20);
+    let _ = send(&setup, &mut processor, 0, TELEMETRY, &of_many(0), 20);
     assert_eq!((setup.memory.rows(0).len(), commits()), (2, 1));
     // Keys that cannot be written reject their rows for now only.
     setup.memory.set_full(true);
-    let outcome = send(&setup, &mut lane, 0, TELEMETRY, &of_many(500), 30);
+    let outcome = send(&setup, &mut processor, 0, TELEMETRY, &of_many(500), 30);
     assert_eq!(outcome, SubmitOutcome::StorageFull);
     assert_eq!(
         &*setup.pipeline.rejections_of(DeviceNo(0)).last[0].reason,
         "the disk is full"
     );
     setup.memory.set_full(false);
-    let _ = send(&setup, &mut lane, 0, TELEMETRY, &of_many(500), 40);
+    let _ = send(&setup, &mut processor, 0, TELEMETRY, &of_many(500), 40);
     assert_eq!((setup.memory.rows(0).len(), commits()), (3, 2));
     assert_eq!(setup.pipeline.snapshot().rejected, 0);
 }
@@ -337,10 +351,10 @@ fn a_product_does_not_use_up_the_keys_of_the_node() {
     let setup = setup_with(&config, PipelineMode::Sync, Arc::default());
     // Together over all threads.
     for part in 0..3 {
-        let mut lane = setup.pipeline.lane();
+        let mut processor = setup.pipeline.processor();
         for key in 0..60 {
             let payload = format!("{{\"p{part}k{key}\":1}}");
-            let _ = send(&setup, &mut lane, 0, TELEMETRY, &payload, 10);
+            let _ = send(&setup, &mut processor, 0, TELEMETRY, &payload, 10);
         }
     }
     assert_eq!(setup.memory.rows(0).len(), 100);
@@ -353,22 +367,36 @@ fn a_product_does_not_use_up_the_keys_of_the_node() {
         reason.contains("the maximum is 100 (telemetry.max_keys_per_product)"),
         "{reason}"
     );
-    let mut lane = setup.pipeline.lane();
-    let _ = send(&setup, &mut lane, 1, TELEMETRY, r#"{"temperature":20}"#, 30);
+    let mut processor = setup.pipeline.processor();
+    let _ = send(
+        &setup,
+        &mut processor,
+        1,
+        TELEMETRY,
+        r#"{"temperature":20}"#,
+        30,
+    );
     assert_eq!(setup.memory.rows(1), ["30: temperature=Float(20.0)"]);
 }
 
 #[test]
 fn invalid_values_are_counted_and_recorded_for_the_device() {
     let setup = setup(PipelineMode::Sync);
-    let mut lane = setup.pipeline.lane();
+    let mut processor = setup.pipeline.processor();
     let wrong = r#"{"temperature":"hot","other":1,"label":"x","impossible":2}"#;
-    let _ = send(&setup, &mut lane, 1, TELEMETRY, wrong, 10);
-    let _ = send(&setup, &mut lane, 1, TELEMETRY, wrong, 20);
-    let _ = send(&setup, &mut lane, 1, TELEMETRY, r#"{"temperature":20}"#, 30);
+    let _ = send(&setup, &mut processor, 1, TELEMETRY, wrong, 10);
+    let _ = send(&setup, &mut processor, 1, TELEMETRY, wrong, 20);
     let _ = send(
         &setup,
-        &mut lane,
+        &mut processor,
+        1,
+        TELEMETRY,
+        r#"{"temperature":20}"#,
+        30,
+    );
+    let _ = send(
+        &setup,
+        &mut processor,
         1,
         TELEMETRY,
         r#"[{"temperature":21},7]"#,
@@ -403,7 +431,7 @@ fn invalid_values_are_counted_and_recorded_for_the_device() {
     let counts = setup.pipeline.snapshot();
     assert_eq!((counts.rejected, counts.malformed), (6, 1));
     setup.memory.set_full(true);
-    let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1}"#, 50);
+    let _ = send(&setup, &mut processor, 0, TELEMETRY, r#"{"a":1}"#, 50);
     assert_eq!(setup.pipeline.snapshot().unstored, 1);
     assert_eq!(
         &*setup.pipeline.rejections_of(DeviceNo(0)).last[0].reason,
@@ -414,20 +442,34 @@ fn invalid_values_are_counted_and_recorded_for_the_device() {
 #[test]
 fn a_gateway_sends_rows_of_its_child_devices() {
     let setup = setup(PipelineMode::Sync);
-    let mut lane = setup.pipeline.lane();
+    let mut processor = setup.pipeline.processor();
     let telemetry =
         r#"{"d51":[{"ts":1,"values":{"temperature":5}}],"x":[{"a":1}],"d52":[{"a":1}]}"#;
-    let _ = send(&setup, &mut lane, 0, "v1/gateway/telemetry", telemetry, 10);
-    let _ = send(&setup, &mut lane, 0, "/p/d0/child/d51/offline", "", 20);
     let _ = send(
         &setup,
-        &mut lane,
+        &mut processor,
+        0,
+        "v1/gateway/telemetry",
+        telemetry,
+        10,
+    );
+    let _ = send(&setup, &mut processor, 0, "/p/d0/child/d51/offline", "", 20);
+    let _ = send(
+        &setup,
+        &mut processor,
         0,
         "tg/d52/up/telemetry",
         r#"{"b":2}"#,
         30,
     );
-    let _ = send(&setup, &mut lane, 0, "tg/d1/up/telemetry", r#"{"b":2}"#, 40);
+    let _ = send(
+        &setup,
+        &mut processor,
+        0,
+        "tg/d1/up/telemetry",
+        r#"{"b":2}"#,
+        40,
+    );
     assert_eq!(setup.memory.rows(51), ["1: temperature=Float(5.0)"]);
     assert_eq!(setup.memory.rows(52), ["10: a=Int(1)", "30: b=Int(2)"]);
     assert!(setup.memory.rows(1).is_empty(), "it is not behind this one");
@@ -440,7 +482,7 @@ fn a_gateway_sends_rows_of_its_child_devices() {
     };
     setup
         .pipeline
-        .process(&mut setup.pipeline.retry_lane(), &message);
+        .process(&mut setup.pipeline.retry_processor(), &message);
     assert_eq!(setup.pipeline.snapshot().unknown, 1);
     let rejections = setup.pipeline.rejections_of(DeviceNo(0));
     assert_eq!(&*rejections.last[0].subject, "d1");
@@ -457,10 +499,10 @@ fn a_gateway_sends_rows_of_its_child_devices() {
 #[test]
 fn product_changes_and_removals_apply_at_once() {
     let setup = setup(PipelineMode::Sync);
-    let mut lane = setup.pipeline.lane();
+    let mut processor = setup.pipeline.processor();
     let _ = send(
         &setup,
-        &mut lane,
+        &mut processor,
         0,
         TELEMETRY,
         r#"{"temperature":"x"}"#,
@@ -473,7 +515,7 @@ fn product_changes_and_removals_apply_at_once() {
         .set_profile(ProductNo(0), Some(profile.clone()));
     let _ = send(
         &setup,
-        &mut lane,
+        &mut processor,
         0,
         TELEMETRY,
         r#"{"temperature":"x"}"#,
@@ -481,9 +523,23 @@ fn product_changes_and_removals_apply_at_once() {
     );
     profile.protocols = DeviceProtocols::NONE.with(DeviceProtocol::JetLinks);
     setup.pipeline.set_profile(ProductNo(0), Some(profile));
-    let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 30);
+    let _ = send(
+        &setup,
+        &mut processor,
+        0,
+        TELEMETRY,
+        r#"{"temperature":1}"#,
+        30,
+    );
     setup.pipeline.set_profile(ProductNo(0), None);
-    let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 40);
+    let _ = send(
+        &setup,
+        &mut processor,
+        0,
+        TELEMETRY,
+        r#"{"temperature":1}"#,
+        40,
+    );
     assert_eq!(setup.memory.rows(0), [r#"10: temperature=Text("x")"#]);
     let counts = setup.pipeline.snapshot();
     assert_eq!(
@@ -512,10 +568,10 @@ fn rows_pass_the_chain_before_the_store() {
         ..ProductProfile::permissive(ProductId::new("open").unwrap())
     };
     setup.pipeline.set_profile(ProductNo(0), Some(profile));
-    let mut lane = setup.pipeline.lane();
+    let mut processor = setup.pipeline.processor();
     let _ = send(
         &setup,
-        &mut lane,
+        &mut processor,
         0,
         TELEMETRY,
         r#"[{"a":20},{"a":21,"b":"x"},{"a":22}]"#,
@@ -536,7 +592,7 @@ fn actor_mode_keeps_the_order_of_each_device_and_loses_nothing() {
         for sender in 0..4u32 {
             let (setup, large) = (&setup, &large);
             scope.spawn(move || {
-                let mut lane = setup.pipeline.lane();
+                let mut processor = setup.pipeline.processor();
                 for at in 0..500 {
                     for device in [0, 2, 4] {
                         let no = device + sender * 6;
@@ -545,7 +601,7 @@ fn actor_mode_keeps_the_order_of_each_device_and_loses_nothing() {
                             49 => format!(r#"{{"a":{at},"b":"{large}"}}"#),
                             _ => format!(r#"{{"a":{at}}}"#),
                         };
-                        let _ = send(setup, &mut lane, no, TELEMETRY, &payload, at);
+                        let _ = send(setup, &mut processor, no, TELEMETRY, &payload, at);
                     }
                 }
             });
@@ -594,11 +650,11 @@ fn mailbox_messages_survive_the_process() {
     let memory = Arc::<MemoryStorage>::default();
     let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
     assert_eq!(memory.rows(0), ["1: a=Int(1)", "2: a=Int(2)"]);
-    let mut lane = setup.pipeline.lane();
-    let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":3}"#, 3);
+    let mut processor = setup.pipeline.processor();
+    let _ = send(&setup, &mut processor, 0, TELEMETRY, r#"{"a":3}"#, 3);
     setup.pipeline.stop();
     drop(setup);
-    drop(lane);
+    drop(processor);
     let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
     assert_eq!(memory.rows(0).len(), 3, "nothing twice");
     drop(setup);
@@ -611,15 +667,22 @@ fn mailbox_messages_survive_the_process() {
 fn a_full_store_rejects_telemetry_and_keeps_accepted_messages() {
     for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
-        let mut lane = setup.pipeline.lane();
+        let mut processor = setup.pipeline.processor();
         setup.memory.set_full(true);
         // Actor mode may accept some messages until its worker finds that the store is full.
         let large = format!(r#"{{"a":"{}"}}"#, "x".repeat(6 << 10));
         for (payload, at) in [(r#"{"a":1}"#, 1), (&*large, 2)] {
-            let admission = send(&setup, &mut lane, 0, TELEMETRY, payload, at);
+            let admission = send(&setup, &mut processor, 0, TELEMETRY, payload, at);
             assert_eq!(admission, SubmitOutcome::StorageFull, "{mode:?}");
         }
-        let outcome = send(&setup, &mut lane, 0, "/p/d0/event/e", r#"{"data":1}"#, 3);
+        let outcome = send(
+            &setup,
+            &mut processor,
+            0,
+            "/p/d0/event/e",
+            r#"{"data":1}"#,
+            3,
+        );
         assert_eq!(
             outcome,
             SubmitOutcome::Accepted,
@@ -628,7 +691,7 @@ fn a_full_store_rejects_telemetry_and_keeps_accepted_messages() {
         assert!(!setup.pipeline.is_saturated(), "nobody waits for room");
         assert_eq!(setup.pipeline.snapshot().unstored, 2, "{mode:?}");
         setup.memory.set_full(false);
-        let admission = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":4}"#, 4);
+        let admission = send(&setup, &mut processor, 0, TELEMETRY, r#"{"a":4}"#, 4);
         assert_eq!(admission, SubmitOutcome::Accepted);
         setup.pipeline.flush();
         assert_eq!(setup.memory.rows(0), ["4: a=Int(4)"], "{mode:?}");
@@ -657,8 +720,8 @@ fn a_namespace_over_its_quota_stores_no_telemetry() {
         let pipeline = &setup.pipeline;
         pipeline.set_profile(ProductNo(0), Some(product("stored", true)));
         pipeline.set_profile(ProductNo(1), Some(product("forwarded", false)));
-        let mut lane = pipeline.lane();
-        let mut send = |no, topic, at| send(&setup, &mut lane, no, topic, r#"{"a":1}"#, at);
+        let mut processor = pipeline.processor();
+        let mut send = |no, topic, at| send(&setup, &mut processor, no, topic, r#"{"a":1}"#, at);
         let _ = send(0, TELEMETRY, 1);
         usage.set_telemetry_bytes(1_000_000);
         assert_eq!(send(0, TELEMETRY, 2), SubmitOutcome::QuotaReached);
@@ -678,7 +741,7 @@ fn a_namespace_over_its_quota_stores_no_telemetry() {
             payload: br#"{"ts":6,"values":{"a":6}}"#,
             received_ms: 6,
         };
-        pipeline.process(&mut pipeline.report_lane(), &reported);
+        pipeline.process(&mut pipeline.report_processor(), &reported);
         assert_eq!(pipeline.snapshot().unstored, 3, "{mode:?}");
         usage.set_telemetry_bytes(999_999);
         assert_eq!(send(0, TELEMETRY, 7), SubmitOutcome::Accepted);
@@ -715,8 +778,8 @@ fn mailbox_messages_wait_for_room() {
     memory.set_full(true);
     for _ in 0..2 {
         let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
-        let mut lane = setup.pipeline.lane();
-        let rejected = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":2}"#, 2);
+        let mut processor = setup.pipeline.processor();
+        let rejected = send(&setup, &mut processor, 0, TELEMETRY, r#"{"a":2}"#, 2);
         assert_eq!(rejected, SubmitOutcome::StorageFull);
         setup.pipeline.stop();
         assert!(memory.rows(0).is_empty());
@@ -829,10 +892,10 @@ fn mailbox_damage_is_reported_and_loses_only_damaged_messages() {
 fn a_message_that_panics_is_skipped_in_both_modes() {
     for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
-        let mut lane = setup.pipeline.lane();
+        let mut processor = setup.pipeline.processor();
         for (at, value) in [(1, 20), (2, 666), (3, 21)] {
             let payload = format!(r#"{{"temperature":{value}}}"#);
-            let _ = send(&setup, &mut lane, 1, TELEMETRY, &payload, at);
+            let _ = send(&setup, &mut processor, 1, TELEMETRY, &payload, at);
         }
         setup.pipeline.flush();
         let rows = setup.memory.rows(1);

@@ -13,7 +13,7 @@ use crate::topic_permissions::PROVISION_RESPONSE;
 pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
     let weak = Arc::downgrade(&platform.inner);
     let run = move || {
-        let mut lane = None;
+        let mut processor = None;
         // The thread ends when the last platform is dropped, or when it is stopped.
         while let Some(platform) = weak.upgrade().map(|inner| Platform { inner }) {
             let Some(job) = platform.inner.jobs.next() else {
@@ -62,8 +62,8 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                     if let Some(pipeline) = platform.inner.pipeline.get() {
                         let message = again.as_message();
                         platform.load_children(&message);
-                        let lane = lane.get_or_insert_with(|| pipeline.retry_lane());
-                        pipeline.process(lane, &message);
+                        let processor = processor.get_or_insert_with(|| pipeline.retry_processor());
+                        pipeline.process(processor, &message);
                     }
                 }
             });

@@ -9,14 +9,14 @@ use wall_clock::now_ms;
 
 use super::platform_state::Platform;
 use crate::device::Device;
-use crate::ingest::{DeviceMessage, Lane, Pipeline, SubmitOutcome};
+use crate::ingest::{DeviceMessage, Pipeline, SubmitOutcome, TelemetryProcessor};
 use crate::protocol::{self, ControlMessage, KeySlot, MessageVisitor, RawValue, RowInfo};
 
 /// An entry point, used by one thread at a time.
 pub struct DeviceIngress {
     platform: Platform,
     pipeline: Arc<Pipeline>,
-    lane: Lane,
+    processor: TelemetryProcessor,
 }
 
 /// Why a message was not accepted.
@@ -48,7 +48,7 @@ impl Platform {
         let pipeline = self.inner.pipeline.get()?.clone();
         Some(DeviceIngress {
             platform: self.clone(),
-            lane: pipeline.lane(),
+            processor: pipeline.processor(),
             pipeline,
         })
     }
@@ -88,8 +88,8 @@ impl DeviceIngress {
             payload,
             received_ms: now_ms as i64,
         };
-        let admission = self.pipeline.submit(&mut self.lane, &message);
-        if let Some(scope) = self.lane.take_unsettled() {
+        let admission = self.pipeline.submit(&mut self.processor, &message);
+        if let Some(scope) = self.processor.take_unsettled() {
             let (done, is_done) = mpsc::channel();
             let done = move || _ = done.send(());
             self.pipeline.settle(scope, Box::new(done));
@@ -124,9 +124,9 @@ impl DeviceIngress {
             payload,
             received_ms: received_ms as i64,
         };
-        let outcome = self.pipeline.submit(&mut self.lane, &message);
+        let outcome = self.pipeline.submit(&mut self.processor, &message);
         // No caller waits until the results are durable.
-        let _ = self.lane.take_unsettled();
+        let _ = self.processor.take_unsettled();
         outcome
     }
 

@@ -9,7 +9,7 @@ use wall_clock::now_ms;
 
 use super::platform_state::Platform;
 use crate::device::Device;
-use crate::ingest::{DeviceMessage, Lane, Pipeline, SettleScope};
+use crate::ingest::{DeviceMessage, Pipeline, SettleScope, TelemetryProcessor};
 use crate::pull::{IntakeOutcome, Reading, ReadingIntake};
 use crate::registry::RegistryError;
 
@@ -18,7 +18,7 @@ use crate::registry::RegistryError;
 pub struct Reporter {
     platform: Platform,
     pipeline: Arc<Pipeline>,
-    lane: Mutex<Lane>,
+    processor: Mutex<TelemetryProcessor>,
 }
 
 impl Platform {
@@ -29,7 +29,7 @@ impl Platform {
         Some(Reporter {
             platform: self.clone(),
             pipeline: Arc::clone(pipeline),
-            lane: Mutex::new(pipeline.report_lane()),
+            processor: Mutex::new(pipeline.report_processor()),
         })
     }
 }
@@ -76,8 +76,11 @@ impl Reporter {
             payload: payload.as_bytes(),
             received_ms: now_ms() as i64,
         };
-        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        self.pipeline.process(&mut lane, &message);
+        let mut processor = self
+            .processor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.pipeline.process(&mut processor, &message);
     }
 }
 

@@ -12,7 +12,7 @@ use super::*;
 use crate::authenticator::DeviceAuthenticator;
 use crate::chain::Chains;
 use crate::command::EncodedDownlink;
-use crate::ingest::{Lane, NoOutputs, PipelineConfig, SubmitOutcome};
+use crate::ingest::{NoOutputs, PipelineConfig, SubmitOutcome, TelemetryProcessor};
 use crate::presence::DeviceStates;
 use crate::registry::Registry;
 use crate::{AttributeScope, RegistryConfig};
@@ -69,7 +69,7 @@ struct Setup {
     states: DeviceStates,
     series: Series,
     sent: Arc<SentMessages>,
-    lane: Lane,
+    processor: TelemetryProcessor,
     store: Store,
     _directory: tempfile::TempDir,
 }
@@ -111,7 +111,7 @@ fn setup() -> Setup {
     .unwrap();
     platform.attach_pipeline(pipeline.clone());
     Setup {
-        lane: pipeline.lane(),
+        processor: pipeline.processor(),
         platform,
         pipeline,
         registry,
@@ -187,7 +187,7 @@ impl Setup {
             payload: payload.as_bytes(),
             received_ms: now_ms() as i64,
         };
-        let _ = self.pipeline.submit(&mut self.lane, &message);
+        let _ = self.pipeline.submit(&mut self.processor, &message);
         self.pipeline.flush();
         self.platform.wait_idle();
     }

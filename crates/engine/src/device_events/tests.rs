@@ -49,12 +49,12 @@ impl BrokerPort for RecordingBroker {
 }
 
 impl DevicePort for RecordingDevices {
-    fn write_telemetry(&self, lane: u16, telemetry: &DeviceTelemetry<'_>) -> DevicePortOutcome {
+    fn write_telemetry(&self, producer: u16, telemetry: &DeviceTelemetry<'_>) -> DevicePortOutcome {
         let mut values = Vec::new();
         Value::Map(telemetry.values).write_json(&mut values);
         let values = String::from_utf8(values).unwrap();
         let (device, at) = (telemetry.device_id, telemetry.timestamp_ms);
-        let line = format!("{lane} {device} {at} {values}");
+        let line = format!("{producer} {device} {at} {values}");
         self.lines.lock().unwrap().push(line);
         match device {
             "stranger" => DevicePortOutcome::Rejected("there is no device \"stranger\"".into()),
@@ -66,7 +66,7 @@ impl DevicePort for RecordingDevices {
         }
     }
 
-    fn write_alarm(&self, _lane: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome {
+    fn write_alarm(&self, _producer: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome {
         let DeviceAlarm {
             device_id, name, ..
         } = *alarm;

@@ -47,10 +47,14 @@ impl Partition {
         };
         // The row, and the room to define its shape and words and to record the synced row.
         let needed = room + len * WORD_HEAD + max_shape_bytes(len) + RECORD_HEAD + 10;
-        if self.block.as_ref().is_none_or(|lane| lane.room() < needed) {
+        if self
+            .block
+            .as_ref()
+            .is_none_or(|block| block.room() < needed)
+        {
             self.claim_block(shared)?;
         }
-        let lane = self
+        let block = self
             .block
             .as_mut()
             .expect("a block was claimed if there was none");
@@ -59,28 +63,28 @@ impl Partition {
         }
         let cell = &shared.partitions[self.index];
         let (known, words) = self.active.shape_and_words(shape);
-        if known.defined_in != lane.number {
-            lane.put_shape(shape, &known.keys);
-            known.defined_in = lane.number;
+        if known.defined_in != block.number {
+            block.put_shape(shape, &known.keys);
+            known.defined_in = block.number;
         }
         let synced_lsn = cell.synced_lsn.load(Ordering::Relaxed);
-        if synced_lsn != lane.noted_synced_lsn {
-            lane.put_synced(synced_lsn);
+        if synced_lsn != block.noted_synced_lsn {
+            block.put_synced(synced_lsn);
         }
-        words.begin_block(lane.number);
+        words.begin_block(block.number);
         let record = &mut self.scratch[..];
         let mut at = varint::write(record, RECORD_HEAD, u64::from(device.0));
         at = varint::write(record, at, u64::from(shape));
-        at = varint::write(record, at, varint::zigzag(ts_ms - lane.last_ts));
+        at = varint::write(record, at, varint::zigzag(ts_ms - block.last_ts));
         let values = at;
         for (point, hint) in points.iter().zip(&mut known.hints) {
             at = cell::write(record, at, point.value, hint, words);
         }
         for &word in &words.undefined {
-            lane.put_word(word, words.get(word));
+            block.put_word(word, words.get(word));
         }
-        lane.put_record(ROW, &mut record[..at]);
-        lane.last_ts = ts_ms;
+        block.put_record(ROW, &mut record[..at]);
+        block.last_ts = ts_ms;
         if self.active.rows == 0 {
             self.active.since_ms = shared.clock_ms.load(Ordering::Relaxed);
         }
@@ -140,7 +144,7 @@ impl Partition {
     #[cold]
     fn claim_block(&mut self, shared: &SeriesShared) -> Result<(), SeriesError> {
         let next_lsn = self.active.next_lsn;
-        let lane = shared.wal.claim_block(BlockHead {
+        let block = shared.wal.claim_block(BlockHead {
             partition: self.index as u16,
             salt: 0,
             number: self.next_number,
@@ -154,8 +158,8 @@ impl Partition {
                 .synced_lsn
                 .load(Ordering::Relaxed),
         });
-        let lane = lane.inspect_err(|_| increment(&shared.counters.errors, 1))?;
-        let before = self.block.replace(lane);
+        let block = block.inspect_err(|_| increment(&shared.counters.errors, 1))?;
+        let before = self.block.replace(block);
         self.next_number += 1;
         self.has_claimed = true;
         self.release_block(before);
@@ -165,7 +169,7 @@ impl Partition {
     /// The file of a completed block no longer waits for rows of this partition.
     fn release_block(&self, before: Option<BlockWriter>) {
         let Some(before) = before else { return };
-        let is_same = |lane: &BlockWriter| Arc::ptr_eq(&lane.segment, &before.segment);
+        let is_same = |block: &BlockWriter| Arc::ptr_eq(&block.segment, &before.segment);
         if !self.block.as_ref().is_some_and(is_same) {
             let last_lsn = self.active.next_lsn - 1;
             before.segment.up_to[self.index].store(last_lsn, Ordering::Release);
@@ -174,8 +178,8 @@ impl Partition {
 
     /// Freezes the memtable for the flusher and starts a new one.
     pub(crate) fn freeze(&mut self, shared: &SeriesShared) {
-        let lane = self.block.take();
-        self.release_block(lane);
+        let block = self.block.take();
+        self.release_block(block);
         if self.active.is_empty() {
             return;
         }

@@ -159,7 +159,11 @@ impl RuleDevicePort {
 }
 
 impl DevicePort for RuleDevicePort {
-    fn write_telemetry(&self, _lane: u16, telemetry: &DeviceTelemetry<'_>) -> DevicePortOutcome {
+    fn write_telemetry(
+        &self,
+        _producer: u16,
+        telemetry: &DeviceTelemetry<'_>,
+    ) -> DevicePortOutcome {
         let mut values = Vec::new();
         rules::json::write(&rules::Value::Map(telemetry.values), &mut values);
         self.push(DeviceWrite::Telemetry {
@@ -170,7 +174,7 @@ impl DevicePort for RuleDevicePort {
         })
     }
 
-    fn write_alarm(&self, _lane: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome {
+    fn write_alarm(&self, _producer: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome {
         self.push(DeviceWrite::Alarm {
             device: alarm.device_id.into(),
             alarm: SqlRuleAlarm {

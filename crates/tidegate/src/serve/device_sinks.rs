@@ -21,16 +21,16 @@ use super::sink_port::write_columns;
 static NEXT_THREAD_NUMBER: AtomicU16 = AtomicU16::new(0);
 
 thread_local! {
-    /// The queue lane of this thread. The rows of a device come from one thread and stay in order.
-    static LANE: Cell<Option<u16>> = const { Cell::new(None) };
+    /// The number of this thread as a producer of rows. The rows of a device come from one thread and stay in order.
+    static PRODUCER: Cell<Option<u16>> = const { Cell::new(None) };
 }
 
 pub(super) struct DeviceSinks {
     service: ConnectorService,
     registry: Registry,
     chains: Chains,
-    /// The first lane of a sink's queue that no shard uses, and the number of such lanes.
-    lanes: (u16, u16),
+    /// The first producer that is no shard, and the number of such producers.
+    producers: (u16, u16),
     /// Resolves key names.
     series: OnceLock<Series>,
     referenced: ArcSwap<ReferencedSinks>,
@@ -60,13 +60,13 @@ impl DeviceSinks {
         service: ConnectorService,
         registry: Registry,
         chains: Chains,
-        lanes: (u16, u16),
+        producers: (u16, u16),
     ) -> Self {
         let sinks = Self {
             service,
             registry,
             chains,
-            lanes,
+            producers,
             series: OnceLock::new(),
             referenced: ArcSwap::default(),
         };
@@ -108,26 +108,26 @@ impl DeviceSinks {
         sinks.any(|sink| self.service.is_full(sink))
     }
 
-    fn lane_range(&self) -> impl Iterator<Item = u16> + use<> {
-        let (first, count) = self.lanes;
+    fn producer_range(&self) -> impl Iterator<Item = u16> + use<> {
+        let (first, count) = self.producers;
         first..first + count.max(1)
     }
 
     /// Whether pushed rows are not yet in the files of their sinks.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.lane_range()
-            .any(|lane| self.service.is_unsettled(lane))
+        self.producer_range()
+            .any(|producer| self.service.is_unsettled(producer))
     }
 
     /// Returns a function that calls its argument when the rows pushed so far are in the files of
     /// their sinks.
     pub(super) fn settle_later(&self) -> impl FnOnce(DurableCallback) + Send + Sync + 'static {
-        let (service, lanes) = (self.service.clone(), self.lane_range());
+        let (service, producers) = (self.service.clone(), self.producer_range());
         move |done| {
             let all = Arc::new(CallbackOnLastDrop(Some(done)));
-            for lane in lanes.filter(|lane| service.is_unsettled(*lane)) {
+            for producer in producers.filter(|producer| service.is_unsettled(*producer)) {
                 let one = Arc::clone(&all);
-                service.settle_shared(lane, Box::new(move || drop(one)));
+                service.settle_shared(producer, Box::new(move || drop(one)));
             }
         }
     }
@@ -136,16 +136,17 @@ impl DeviceSinks {
         let Some(sink) = self.service.sink(name) else {
             return;
         };
-        let (first, count) = self.lanes;
-        let lane = LANE.with(|lane| {
-            lane.get().unwrap_or_else(|| {
+        let (first, count) = self.producers;
+        let producer = PRODUCER.with(|producer| {
+            producer.get().unwrap_or_else(|| {
                 let number = NEXT_THREAD_NUMBER.fetch_add(1, Relaxed);
-                lane.set(Some(number));
+                producer.set(Some(number));
                 number
             })
         });
         // A full queue is handled and counted by the sink.
-        self.service.push(sink, first + lane % count.max(1), fill);
+        self.service
+            .push(sink, first + producer % count.max(1), fill);
     }
 
     /// Pushes a row of a device to the sinks of its product.

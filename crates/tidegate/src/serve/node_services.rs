@@ -184,24 +184,24 @@ impl NodeServices {
     }
 }
 
-/// The lanes of sinks: first one for each shard, then these.
-struct SinkLanes {
+/// The producers of rows for sinks: first one for each shard, then these.
+struct RowProducers {
     shards: u16,
 }
 
-impl SinkLanes {
+impl RowProducers {
     fn new(config: &Config) -> Self {
         Self {
             shards: config.broker.shard_count() as u16,
         }
     }
 
-    /// Windows and bridges use the first two lanes after the shards.
+    /// Windows and bridges use the first two producers after the shards.
     fn alarms(&self) -> u16 {
         self.shards + 2
     }
 
-    /// The first lane of the telemetry workers, and their number.
+    /// The first producer of the telemetry workers, and their number.
     fn telemetry(&self) -> (u16, u16) {
         (self.shards + 3, self.shards)
     }
@@ -432,7 +432,7 @@ async fn open_connectors(
 ) -> anyhow::Result<NodeConnectors> {
     let options = ConnectorServiceOptions {
         directory: Some(data_dir.path().join(SINKS_DIRECTORY)),
-        shards: SinkLanes::new(config).count(),
+        shards: RowProducers::new(config).count(),
     };
     let service = ConnectorService::new(Handle::current(), options);
     if let Some(cluster) = &config.cluster {
@@ -459,15 +459,19 @@ async fn watch_rules(engine: &Engine, store: &Store) -> anyhow::Result<()> {
         .context("cannot read the rules from the store")
 }
 
-/// The transport of alarm notifications; it has a lane of its own.
+/// The transport of alarm notifications; it has a producer of its own.
 fn create_notification_transport(
     config: &Config,
     connectors: &NodeConnectors,
     alert_targets: (RelayService, Registry),
 ) -> Arc<NodeNotificationTransport> {
-    let lane = SinkLanes::new(config).alarms();
+    let producer = RowProducers::new(config).alarms();
     let service = connectors.service().clone();
-    Arc::new(NodeNotificationTransport::new(service, lane, alert_targets))
+    Arc::new(NodeNotificationTransport::new(
+        service,
+        producer,
+        alert_targets,
+    ))
 }
 
 /// Starts the threads for messages of devices at relay endpoints.
@@ -533,7 +537,7 @@ async fn open_telemetry(
         connectors.service().clone(),
         devices.registry.clone(),
         chains.clone(),
-        SinkLanes::new(config).telemetry(),
+        RowProducers::new(config).telemetry(),
     );
     run_blocking("opening the telemetry", move || {
         references.warn_of_missing_references()?;

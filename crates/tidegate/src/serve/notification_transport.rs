@@ -24,8 +24,8 @@ pub(super) struct NodeNotificationTransport {
     registry: Registry,
     /// The other nodes with connections of relay endpoints.
     cluster: OnceLock<NodeCluster>,
-    /// The queue lane of this transport; locked, because alarms are processed on several threads.
-    lane: Arc<Mutex<u16>>,
+    /// The number of this transport as a producer of rows; locked, because alarms are processed on several threads.
+    producer: Arc<Mutex<u16>>,
     messages: mpsc::Sender<NotificationJob>,
     /// Present until the broker runs.
     receiver: Mutex<Option<mpsc::Receiver<NotificationJob>>>,
@@ -38,10 +38,10 @@ enum NotificationJob {
 }
 
 impl NodeNotificationTransport {
-    /// `lane` must not be used by others.
+    /// `producer` must not be used by others.
     pub(super) fn new(
         sinks: ConnectorService,
-        lane: u16,
+        producer: u16,
         (relay, registry): (RelayService, Registry),
     ) -> Self {
         let (messages, waiting) = mpsc::channel(MAX_WAITING);
@@ -50,7 +50,7 @@ impl NodeNotificationTransport {
             relay,
             registry,
             cluster: OnceLock::new(),
-            lane: Arc::new(Mutex::new(lane)),
+            producer: Arc::new(Mutex::new(producer)),
             messages,
             receiver: Mutex::new(Some(waiting)),
         }
@@ -67,14 +67,14 @@ impl NodeNotificationTransport {
         let Some(mut waiting) = waiting.take() else {
             return;
         };
-        let (sinks, lane) = (self.sinks.clone(), Arc::clone(&self.lane));
+        let (sinks, producer) = (self.sinks.clone(), Arc::clone(&self.producer));
         tokio::spawn(async move {
             while let Some(letter) = waiting.recv().await {
                 let publication = match letter {
                     NotificationJob::Message(publication) => publication,
                     NotificationJob::NotifyWhenDurable(done) => {
-                        let lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
-                        sinks.settle(*lane, done);
+                        let producer = producer.lock().unwrap_or_else(PoisonError::into_inner);
+                        sinks.settle(*producer, done);
                         continue;
                     }
                 };
@@ -111,8 +111,8 @@ impl NotificationTransport for NodeNotificationTransport {
         if self.sinks.is_full(sink) {
             return Err(format!("the sink {name:?} is full"));
         }
-        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.sinks.push(sink, *lane, |out| out.json_fields(row)) {
+        let producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.sinks.push(sink, *producer, |out| out.json_fields(row)) {
             PushOutcome::Queued | PushOutcome::Blocked => Ok(()),
             PushOutcome::Dropped => Err(format!("the sink {name:?} is full")),
             PushOutcome::Unknown => Err(none()),

@@ -13,9 +13,9 @@ impl SinkPort for NodeSinkPort {
         self.0.sink(name).map(|id| SinkId(id.number()))
     }
 
-    fn send_row(&self, sink: SinkId, lane: u16, row: OutputRow<'_>) -> SinkPortOutcome {
+    fn send_row(&self, sink: SinkId, producer: u16, row: OutputRow<'_>) -> SinkPortOutcome {
         let id = connect::SinkId::from_number(sink.0);
-        let pushed = self.0.push(id, lane, |out| {
+        let pushed = self.0.push(id, producer, |out| {
             write_columns(out, row.columns);
             if let Some(origin) = row.origin {
                 out.origin(&super::fallback_actions::encode_origin(row.rule, origin));
@@ -33,12 +33,12 @@ impl SinkPort for NodeSinkPort {
         self.0.is_full(connect::SinkId::from_number(sink.0))
     }
 
-    fn has_unsettled_rows(&self, lane: u16) -> bool {
-        self.0.is_unsettled(lane)
+    fn has_unsettled_rows(&self, producer: u16) -> bool {
+        self.0.is_unsettled(producer)
     }
 
-    fn notify_when_durable(&self, lane: u16, done: DurableCallback) {
-        self.0.settle(lane, done);
+    fn notify_when_durable(&self, producer: u16, done: DurableCallback) {
+        self.0.settle(producer, done);
     }
 }
 

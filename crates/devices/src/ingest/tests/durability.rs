@@ -86,7 +86,7 @@ fn pipeline(
     Pipeline::open(config, profiles, storage.clone(), resolver, outputs.clone()).unwrap()
 }
 
-fn submit(pipeline: &Pipeline, lane: &mut Lane, value: u32, padding: usize) {
+fn submit(pipeline: &Pipeline, processor: &mut TelemetryProcessor, value: u32, padding: usize) {
     let device = device_handle(0);
     let payload = format!(r#"{{"a":{value},"b":"{}"}}"#, "x".repeat(padding));
     let message = DeviceMessage {
@@ -95,7 +95,10 @@ fn submit(pipeline: &Pipeline, lane: &mut Lane, value: u32, padding: usize) {
         payload: payload.as_bytes(),
         received_ms: value.into(),
     };
-    assert_eq!(pipeline.submit(lane, &message), SubmitOutcome::Accepted);
+    assert_eq!(
+        pipeline.submit(processor, &message),
+        SubmitOutcome::Accepted
+    );
 }
 
 fn config(directory: &Path, mailboxes: usize) -> PipelineConfig {
@@ -132,9 +135,9 @@ fn an_acknowledgement_waits_for_messages_of_chains() {
     let outputs = HeldOutputs::holding();
     let config = PipelineConfig::default();
     let pipeline = pipeline(&config, PipelineMode::Sync, &Arc::default(), &outputs);
-    let mut lane = pipeline.lane();
-    submit(&pipeline, &mut lane, 1, 0);
-    assert_eq!(lane.take_unsettled(), Some(SettleScope::Published));
+    let mut processor = pipeline.processor();
+    submit(&pipeline, &mut processor, 1, 0);
+    assert_eq!(processor.take_unsettled(), Some(SettleScope::Published));
     let is_safe = settlement(&pipeline, SettleScope::Published);
     assert!(!is_safe.load(Ordering::Relaxed));
     outputs.release();
@@ -142,8 +145,8 @@ fn an_acknowledgement_waits_for_messages_of_chains() {
     // A product without such a chain waits for nothing.
     let plain = ProductProfile::permissive(ProductId::new("plain").unwrap());
     pipeline.set_profile(ProductNo(0), Some(plain));
-    submit(&pipeline, &mut lane, 2, 0);
-    assert_eq!(lane.take_unsettled(), None);
+    submit(&pipeline, &mut processor, 2, 0);
+    assert_eq!(processor.take_unsettled(), None);
 }
 
 #[test]
@@ -153,7 +156,7 @@ fn a_mailbox_keeps_messages_until_those_of_chains_are_stored() {
     let config = config(directory.path(), 1);
     let open = || pipeline(&config, PipelineMode::Actor, &storage, &outputs);
     let running = open();
-    submit(&running, &mut running.lane(), 1, 0);
+    submit(&running, &mut running.processor(), 1, 0);
     eventually("it is published", || outputs.republished() == ["1"]);
     assert_eq!(waiting_messages(directory.path()), 1);
     // A node that stops before that publishes the message again with the next start, which waits for nothing.
@@ -166,7 +169,7 @@ fn a_mailbox_keeps_messages_until_those_of_chains_are_stored() {
     outputs.release();
     let is_empty = || waiting_messages(directory.path()) == 0;
     eventually("the mailbox is cleared", is_empty);
-    submit(&running, &mut running.lane(), 2, 0);
+    submit(&running, &mut running.processor(), 2, 0);
     running.flush();
     assert_eq!(outputs.republished(), ["1", "1", "2"]);
     assert!(is_empty());
@@ -208,19 +211,19 @@ fn a_full_mailbox_blocks_nobody_and_keeps_the_order() {
     let (outputs, storage) = (HeldOutputs::holding(), Arc::<MemoryStorage>::default());
     let config = config(directory.path(), 1);
     let running = pipeline(&config, PipelineMode::Actor, &storage, &outputs);
-    let mut lane = running.lane();
+    let mut processor = running.processor();
     for value in 0..MESSAGES {
         // Some are larger than a half.
         submit(
             &running,
-            &mut lane,
+            &mut processor,
             value,
             usize::from(value % 100 == 99) * (6 << 10),
         );
     }
     assert!(running.is_saturated(), "publishers are paused");
     assert_eq!(
-        lane.take_unsettled(),
+        processor.take_unsettled(),
         Some(SettleScope::Published),
         "their acknowledgement waits"
     );
@@ -232,8 +235,8 @@ fn a_full_mailbox_blocks_nobody_and_keeps_the_order() {
     let expected: Vec<_> = (0..MESSAGES).map(|value| value.to_string()).collect();
     assert_eq!(outputs.republished(), expected);
     assert_eq!(storage.rows(0).len(), expected.len());
-    submit(&running, &mut lane, MESSAGES, 0);
-    assert_eq!(lane.take_unsettled(), None, "it is in its mailbox");
+    submit(&running, &mut processor, MESSAGES, 0);
+    assert_eq!(processor.take_unsettled(), None, "it is in its mailbox");
 }
 
 #[test]
@@ -242,9 +245,9 @@ fn a_thread_waits_for_room_in_a_mailbox() {
     let (outputs, storage) = (HeldOutputs::holding(), Arc::default());
     let config = config(directory.path(), 1);
     let running = pipeline(&config, PipelineMode::Actor, &storage, &outputs);
-    let mut lane = running.lane();
+    let mut processor = running.processor();
     for value in 0..400 {
-        submit(&running, &mut lane, value, 0);
+        submit(&running, &mut processor, value, 0);
     }
     running.wait_for_room(Duration::from_millis(1));
     assert!(running.is_saturated(), "the worker is stuck");
@@ -266,7 +269,7 @@ fn a_replay_continues_when_there_is_room_for_messages_of_chains() {
     let open = || pipeline(&config, PipelineMode::Actor, &storage, &outputs);
     let running = open();
     for value in 0..3 {
-        submit(&running, &mut running.lane(), value, 0);
+        submit(&running, &mut running.processor(), value, 0);
     }
     eventually("they are processed", || !outputs.republished().is_empty());
     outputs.abandon();
@@ -276,9 +279,9 @@ fn a_replay_continues_when_there_is_room_for_messages_of_chains() {
     let running = open();
     assert!(outputs.republished().is_empty());
     // Behind the others.
-    let mut lane = running.lane();
-    submit(&running, &mut lane, 3, 0);
-    assert_eq!(lane.take_unsettled(), Some(SettleScope::Published));
+    let mut processor = running.processor();
+    submit(&running, &mut processor, 3, 0);
+    assert_eq!(processor.take_unsettled(), Some(SettleScope::Published));
     outputs.release();
     outputs.is_full.store(false, Ordering::Relaxed);
     running.flush();

@@ -1,4 +1,4 @@
-//! The context in which one lane (a shard, or the thread that owns windows) runs rules: buffers, messages to
+//! The context in which one producer (a shard, or the thread that owns windows) runs rules: buffers, messages to
 //! publish, and the full sinks.
 
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::window_queue_level::WindowQueueLevel;
 /// Limit of messages waiting to be published whose publisher cannot be made to wait.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
 
-/// Failure events per second on one lane.
+/// Failure events per second on one producer.
 const FAILURE_EVENTS_PER_S: u32 = 100;
 
-pub(crate) struct LaneContext {
-    pub(crate) lane: usize,
+pub(crate) struct ProducerContext {
+    pub(crate) producer: usize,
     pub(crate) outgoing: OutgoingMessages,
     pub(crate) max_outgoing_bytes: usize,
     /// A rule has matched the message, up to its WHERE clause.
@@ -43,15 +43,15 @@ pub(crate) struct LaneContext {
     warned_s: u64,
 }
 
-impl LaneContext {
+impl ProducerContext {
     pub(crate) fn new(
-        lane: usize,
+        producer: usize,
         console_lines_per_s: u32,
         ports: Arc<EnginePorts>,
         window_queue: Arc<WindowQueueLevel>,
     ) -> Self {
         Self {
-            lane,
+            producer,
             outgoing: OutgoingMessages::default(),
             max_outgoing_bytes: MAX_OUTGOING_BYTES,
             has_matched: false,
@@ -89,7 +89,7 @@ impl LaneContext {
 
     /// Records that a row was queued.
     pub(crate) fn record_row_sent(&mut self, port: &dyn SinkPort) {
-        self.is_unsettled = self.is_unsettled || port.has_unsettled_rows(self.lane as u16);
+        self.is_unsettled = self.is_unsettled || port.has_unsettled_rows(self.producer as u16);
     }
 
     /// Records that telemetry or an alarm of a device was accepted.
@@ -113,7 +113,7 @@ impl LaneContext {
         self.are_devices_full = true;
     }
 
-    /// Whether a failure event may be emitted now. If so, the caller calls [`LaneContext::end_failure_event`]
+    /// Whether a failure event may be emitted now. If so, the caller calls [`ProducerContext::end_failure_event`]
     /// afterwards.
     pub(crate) fn begin_failure_event(&mut self, now_ms: u64) -> bool {
         if self.is_emitting_failure || !self.failure_events.try_acquire(now_ms) {

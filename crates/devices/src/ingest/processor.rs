@@ -18,7 +18,7 @@ use super::decoder::{
     DecodeContext, DecodedMessages, DecodedRow, MessageDecoder, ProductContexts, RowSubject,
 };
 use super::message::DeviceMessage;
-use super::metrics::LaneCounters;
+use super::metrics::ProcessorCounters;
 use super::pipeline_shared::{PipelineShared, ProfileTable};
 use super::ports::{SettleScope, StorageError, StorageErrorKind, StoredRow};
 use super::product_keys::KeyRegistrar;
@@ -35,10 +35,10 @@ const SPACE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const TIMED_ONE_IN: u32 = 16;
 
 /// Processes messages; each thread has its own.
-pub struct Lane {
+pub struct TelemetryProcessor {
     shared: Arc<PipelineShared>,
     profiles: Cache<Arc<ArcSwap<ProfileTable>>, Arc<ProfileTable>>,
-    counters: Arc<LaneCounters>,
+    counters: Arc<ProcessorCounters>,
     products: ProductContexts,
     arena: Bump,
     decoded: DecodedMessages<'static>,
@@ -74,10 +74,10 @@ struct SavedRow {
     stored_index: Option<u32>,
 }
 
-impl Lane {
+impl TelemetryProcessor {
     pub(super) fn new(shared: Arc<PipelineShared>) -> Self {
-        let counters = Arc::<LaneCounters>::default();
-        let number = shared.add_lane(counters.clone());
+        let counters = Arc::<ProcessorCounters>::default();
+        let number = shared.add_processor(counters.clone());
         Self {
             profiles: Cache::new(shared.profiles.clone()),
             counters,
@@ -105,26 +105,26 @@ impl Lane {
         }
     }
 
-    /// Makes this a retry lane: devices that it does not find are not deferred again.
+    /// Makes this a retry processor: devices that it does not find are not deferred again.
     pub(super) fn for_retries(mut self) -> Self {
         self.is_retry = true;
         self
     }
 
-    /// Makes this a lane for reported rows: they are not sent by the devices themselves and use Tidegate's
+    /// Makes this a processor for reported rows: they are not sent by the devices themselves and use Tidegate's
     /// own protocol.
     pub(super) fn for_reports(mut self) -> Self {
         self.is_reporting = true;
         self
     }
 
-    /// Makes the lane wait for a store that is behind.
+    /// Makes the processor wait for a store that is behind.
     pub(super) fn wait_when_busy(mut self) -> Self {
         self.waits_when_busy = true;
         self
     }
 
-    /// Makes the lane also wait for a store without room, until the pipeline stops.
+    /// Makes the processor also wait for a store without room, until the pipeline stops.
     pub(super) fn wait_when_full(mut self) -> Self {
         self.waits_when_full = true;
         self
@@ -182,7 +182,7 @@ impl Lane {
         self.unsettled = self.unsettled.max(Some(scope));
     }
 
-    pub(super) fn counters(&self) -> &LaneCounters {
+    pub(super) fn counters(&self) -> &ProcessorCounters {
         &self.counters
     }
 
@@ -211,7 +211,7 @@ impl Lane {
         self.counters.latency.record(took);
     }
 
-    /// Like [`Lane::process`], but skips a message that causes a panic and continues.
+    /// Like [`TelemetryProcessor::process`], but skips a message that causes a panic and continues.
     pub(super) fn process_catching_panics(&mut self, messages: &[DeviceMessage<'_>]) {
         let whole = panic::catch_unwind(AssertUnwindSafe(|| self.process(messages)));
         if whole.is_ok() {
@@ -564,7 +564,7 @@ fn decode<'a>(
 fn count_ignored(
     messages: &[DeviceMessage<'_>],
     decoded: &DecodedMessages<'_>,
-    counters: &LaneCounters,
+    counters: &ProcessorCounters,
     rejections: &RejectionLog,
 ) {
     for control in &decoded.control_messages {

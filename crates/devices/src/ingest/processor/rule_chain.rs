@@ -37,7 +37,7 @@ pub(super) fn run_chain<'a>(
 ) -> ChainOutput<'a> {
     let (first, count) = (row.row.first as usize, row.row.count as usize);
     let points = &points[first..first + count];
-    let mut effects = LaneChainEffects {
+    let mut effects = ProcessorChainEffects {
         product_context,
         arena,
         shared,
@@ -68,7 +68,7 @@ pub(super) fn run_chain<'a>(
 }
 
 /// Receives the effects of a chain's nodes.
-struct LaneChainEffects<'s, 'a> {
+struct ProcessorChainEffects<'s, 'a> {
     product_context: &'s ProductContext,
     arena: &'a Bump,
     shared: &'s PipelineShared,
@@ -79,7 +79,7 @@ struct LaneChainEffects<'s, 'a> {
     has_republished: bool,
 }
 
-impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
+impl<'a> ChainEffects<'a> for ProcessorChainEffects<'_, 'a> {
     fn arena(&self) -> &'a Bump {
         self.arena
     }
