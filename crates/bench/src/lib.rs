@@ -169,7 +169,7 @@ mod tests {
         assert!(error("files --size 20GB").contains("10GB"));
         assert!(error("firmware --devices 0").contains("1..=20000"));
         assert!(error("files --method ftp").contains("mqtt, http, tus, link, curl"));
-        assert!(error("files --peer scp").contains("rsync, tusd, nats"));
+        assert!(error("files --versus scp").contains("rsync, tusd, nats"));
         assert!(error("link throughput --size 20GB").contains("10GB"));
         assert!(error("link network --assert ratio_trougput>=1").contains("did you mean"));
     }

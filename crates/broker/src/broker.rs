@@ -27,7 +27,7 @@ use crate::net::clock::NodeClock;
 use crate::net::gateway_listener::GatewayListener;
 use crate::net::inbox::{InboxItem, ShardInbox, StoreOwner};
 use crate::net::listener::{self, ListenerContext, ListenerSocket};
-use crate::net::node_router_thread::{self, ClusterAttachment, PeerInbox, RouterSetup};
+use crate::net::node_router_thread::{self, ClusterAttachment, PeerNodeInbox, RouterSetup};
 use crate::net::quic::QuicThreads;
 use crate::net::shard_thread::{self, ShardRecovery, ShardSetup};
 use crate::net::store_reader::{PendingStoreRead, StoreReader};
@@ -43,7 +43,7 @@ pub struct Broker {
     threads: Vec<JoinHandle<()>>,
     quic: QuicThreads,
     /// The thread of the node router, and its inbox.
-    router: Option<(JoinHandle<()>, PeerInbox)>,
+    router: Option<(JoinHandle<()>, PeerNodeInbox)>,
 }
 
 impl Broker {

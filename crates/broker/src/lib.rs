@@ -19,13 +19,14 @@ mod sys_topics;
 pub use broker::Broker;
 pub use config::{MAX_PEER_NODES, MAX_SHARDS};
 pub use core::node_messages::NODE_PROTOCOL;
+pub use core::peer_node::PeerNodeIx;
 pub use handle::{
     AcceptedPublication, BrokerHandle, ClientPermissions, ConnectedDevice, NotReadyReason,
 };
 pub use net::gateway_listener::{GatewayConnection, GatewayListener, GatewaySocket};
 pub use net::listener::open_unix;
-pub use net::node_router_thread::{ClusterAttachment, ClusterCounters, PeerInbox};
-pub use net::peer_transport::{PeerConnection, PeerTransport};
+pub use net::node_router_thread::{ClusterAttachment, ClusterCounters, PeerNodeInbox};
+pub use net::peer_node_transport::{PeerNodeConnection, PeerNodeTransport};
 pub use net::proxy_protocol::{ProxyHeader, parse_proxy_header};
 pub use net::tls::{ListenerTls, TlsError, check_tls, describe_certificate_file};
 pub use start_error::StartError;

@@ -75,7 +75,7 @@ struct QueuedFrame {
 /// The owner passes frames to [`handle`](Self::handle) and messages to [`send`](Self::send), and after either sends what
 /// [`poll_frame`](Self::poll_frame) returns, until that is `None`. It calls that again when
 /// [`next_timeout_ms`](Self::next_timeout_ms) has come.
-pub(crate) struct PeerChannel {
+pub(crate) struct PeerNodeChannel {
     local: NodeName,
     limits: ChannelLimits,
     local_end: u64,
@@ -111,7 +111,7 @@ pub(crate) struct PeerChannel {
     repeated_frames: u64,
 }
 
-impl PeerChannel {
+impl PeerNodeChannel {
     /// `local_end` is a random number other than 0 that was not used before.
     pub(crate) fn new(local: NodeName, local_end: u64, limits: ChannelLimits, now_ms: u64) -> Self {
         Self {

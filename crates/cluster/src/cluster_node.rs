@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use crate::fabric::{Links, MemberChange, Members};
 use crate::member::{Member, NodeName};
 use crate::membership::{
-    ClusterMembership, DownReason, MembershipConfig, MembershipEvent, PeerId, PeerInfo,
+    ClusterMembership, DownReason, MembershipConfig, MembershipEvent, PeerNodeId, PeerNodeInfo,
 };
 
 /// Time between two renewals of the entry of this node.
@@ -24,12 +24,12 @@ const MAX_SLEEP_MS: u64 = 1000;
 const MIN_SLEEP_MS: u64 = 2;
 
 /// Is told what happens at the other nodes, in order. Calls must not block and must not call the [`ClusterNode`].
-pub trait PeerObserver: Send + Sync + 'static {
-    fn peer_up(&self, peer: PeerId, node: &NodeName);
+pub trait PeerNodeObserver: Send + Sync + 'static {
+    fn peer_up(&self, peer: PeerNodeId, node: &NodeName);
 
-    fn peer_down(&self, peer: PeerId, reason: DownReason);
+    fn peer_down(&self, peer: PeerNodeId, reason: DownReason);
 
-    fn message(&self, peer: PeerId, message: Bytes);
+    fn message(&self, peer: PeerNodeId, message: Bytes);
 
     /// The members that can be reached at the start are known.
     fn members_known(&self);
@@ -55,7 +55,7 @@ pub struct ClusterNode {
     membership: Mutex<ClusterMembership>,
     links: Arc<dyn Links>,
     members: Arc<dyn Members>,
-    observer: Arc<dyn PeerObserver>,
+    observer: Arc<dyn PeerNodeObserver>,
     started: Instant,
     /// Wakes the task that keeps the times.
     wake: Notify,
@@ -78,7 +78,7 @@ impl ClusterNode {
         random: impl FnMut() -> u64 + Send + 'static,
         members: Arc<dyn Members>,
         links: Arc<dyn Links>,
-        observer: Arc<dyn PeerObserver>,
+        observer: Arc<dyn PeerNodeObserver>,
     ) -> Arc<Self> {
         Arc::new(Self {
             membership: Mutex::new(ClusterMembership::new(local, config, random)),
@@ -135,7 +135,7 @@ impl ClusterNode {
     }
 
     /// Sends a message to a node, without waiting.
-    pub fn send(&self, peer: PeerId, message: Bytes) {
+    pub fn send(&self, peer: PeerNodeId, message: Bytes) {
         let now_ms = self.now_ms();
         let mut membership = self.membership();
         let was_idle = membership.queued_bytes(peer) == 0;
@@ -148,12 +148,12 @@ impl ClusterNode {
     }
 
     /// Bytes of messages to a node that wait or are not acknowledged.
-    pub fn queued_bytes(&self, peer: PeerId) -> usize {
+    pub fn queued_bytes(&self, peer: PeerNodeId) -> usize {
         self.membership().queued_bytes(peer)
     }
 
     /// Closes the channel to a node and opens another one.
-    pub fn reconnect(&self, peer: PeerId) {
+    pub fn reconnect(&self, peer: PeerNodeId) {
         let now_ms = self.now_ms();
         let mut membership = self.membership();
         membership.reconnect(peer, now_ms);
@@ -167,7 +167,7 @@ impl ClusterNode {
     }
 
     /// All other members.
-    pub fn members(&self) -> Vec<PeerInfo> {
+    pub fn members(&self) -> Vec<PeerNodeInfo> {
         let now_ms = self.now_ms();
         self.membership().members(now_ms)
     }
@@ -247,7 +247,7 @@ impl ClusterNode {
             ),
             MembershipEvent::TooManyMembers { node } => tracing::error!(
                 node = %node,
-                most = crate::membership::MAX_PEERS + 1,
+                most = crate::membership::MAX_PEER_NODES + 1,
                 "the cluster has too many nodes; no messages are exchanged with this one"
             ),
         }

@@ -24,7 +24,7 @@ mod objects;
 mod requests;
 
 pub use channel::ChannelLimits;
-pub use cluster_node::{ClusterNode, NodeLoad, PeerObserver};
+pub use cluster_node::{ClusterNode, NodeLoad, PeerNodeObserver};
 pub use error::{ClusterError, PutError};
 pub use fabric::{
     BoxFuture, ExpectedRevision, LinkSendError, Links, MAX_OBJECT_BYTES, MemberChange, Members,
@@ -34,7 +34,8 @@ pub use frame::{FRAME_HEAD_BYTES, FrameError};
 pub use lease::{ClusterLease, LeaseStatus};
 pub use member::{Member, NodeName, NodeNameError};
 pub use membership::{
-    ClusterMembership, DownReason, MAX_PEERS, MembershipConfig, MembershipEvent, PeerId, PeerInfo,
+    ClusterMembership, DownReason, MAX_PEER_NODES, MembershipConfig, MembershipEvent, PeerNodeId,
+    PeerNodeInfo,
 };
 pub use objects::{
     LocalObject, LocalObjects, LocalObjectsError, ObjectName, ObjectNameError, ObjectReplica,

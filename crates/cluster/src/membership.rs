@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::channel::{ChannelFailure, ChannelLimits, PeerChannel};
+use crate::channel::{ChannelFailure, ChannelLimits, PeerNodeChannel};
 use crate::fabric::MemberChange;
 use crate::frame::Frame;
 use crate::member::{Member, NodeName};
 
 /// Largest number of other nodes: interest in topics is kept as one bit per node.
-pub const MAX_PEERS: usize = 64;
+pub const MAX_PEER_NODES: usize = 64;
 
 /// Bounds and times of a cluster. Times are in milliseconds.
 #[derive(Debug, Clone)]
@@ -26,18 +26,18 @@ pub struct MembershipConfig {
 /// member only afterwards, and the number of its channel, which is never used again: what was meant for one channel does
 /// not get into a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId {
+pub struct PeerNodeId {
     index: u8,
     channel: u64,
 }
 
-impl PeerId {
+impl PeerNodeId {
     /// The peer with this number and this number of its channel.
     pub fn new(index: u8, channel: u64) -> Self {
         Self { index, channel }
     }
 
-    /// Less than [`MAX_PEERS`].
+    /// Less than [`MAX_PEER_NODES`].
     pub fn index(self) -> usize {
         usize::from(self.index)
     }
@@ -53,17 +53,17 @@ impl PeerId {
 pub enum MembershipEvent {
     /// A member can be reached. Its messages follow; nothing that was sent before arrives.
     Up {
-        peer: PeerId,
+        peer: PeerNodeId,
         node: NodeName,
     },
     /// A member cannot be reached any more; messages to it that are not answered may be lost.
     Down {
-        peer: PeerId,
+        peer: PeerNodeId,
         node: NodeName,
         reason: DownReason,
     },
     Message {
-        peer: PeerId,
+        peer: PeerNodeId,
         message: Bytes,
     },
     /// Another running node has the name of this one. Neither can be a member reliably.
@@ -74,7 +74,7 @@ pub enum MembershipEvent {
     Incompatible {
         member: Member,
     },
-    /// There are more than [`MAX_PEERS`] other members.
+    /// There are more than [`MAX_PEER_NODES`] other members.
     TooManyMembers {
         node: NodeName,
     },
@@ -115,7 +115,7 @@ impl DownReason {
 
 /// What is known of a member, for people.
 #[derive(Debug, Clone)]
-pub struct PeerInfo {
+pub struct PeerNodeInfo {
     pub member: Member,
     pub is_reachable: bool,
     /// Milliseconds since its entry was renewed or a frame of it arrived.
@@ -128,9 +128,9 @@ pub struct PeerInfo {
 struct KnownMember {
     member: Member,
     renewed_ms: u64,
-    channel: Option<PeerChannel>,
+    channel: Option<PeerNodeChannel>,
     /// Present while the channel is open.
-    peer: Option<PeerId>,
+    peer: Option<PeerNodeId>,
 }
 
 /// The members of the cluster as this node sees them, and its channels to them.
@@ -144,7 +144,7 @@ pub struct ClusterMembership {
     config: MembershipConfig,
     members: BTreeMap<NodeName, KnownMember>,
     /// The member of each peer number in use.
-    peers: Vec<Option<(PeerId, NodeName)>>,
+    peers: Vec<Option<(PeerNodeId, NodeName)>>,
     /// The number of the channel that was opened last.
     last_channel: u64,
     events: VecDeque<MembershipEvent>,
@@ -167,7 +167,7 @@ impl ClusterMembership {
             local,
             config,
             members: BTreeMap::new(),
-            peers: vec![None; MAX_PEERS],
+            peers: vec![None; MAX_PEER_NODES],
             last_channel: 0,
             events: VecDeque::new(),
             random: Box::new(random),
@@ -254,7 +254,7 @@ impl ClusterMembership {
         known.renewed_ms = now_ms;
         if known.channel.is_none() && is_compatible {
             let end = (self.random)().max(1);
-            known.channel = Some(PeerChannel::new(
+            known.channel = Some(PeerNodeChannel::new(
                 self.local.node.clone(),
                 end,
                 self.config.channel.clone(),
@@ -270,7 +270,7 @@ impl ClusterMembership {
         };
         known.channel = reopen.then(|| {
             let end = (self.random)().max(1);
-            PeerChannel::new(
+            PeerNodeChannel::new(
                 self.local.node.clone(),
                 end,
                 self.config.channel.clone(),
@@ -330,7 +330,7 @@ impl ClusterMembership {
                 return;
             };
             self.last_channel += 1;
-            let peer = PeerId::new(index as u8, self.last_channel);
+            let peer = PeerNodeId::new(index as u8, self.last_channel);
             self.peers[index] = Some((peer, node.clone()));
             known.peer = Some(peer);
             self.events.push_back(MembershipEvent::Up {
@@ -347,13 +347,13 @@ impl ClusterMembership {
     }
 
     /// The member that is reachable over the channel of a peer.
-    fn node_of(&self, peer: PeerId) -> Option<&NodeName> {
+    fn node_of(&self, peer: PeerNodeId) -> Option<&NodeName> {
         let (current, node) = self.peers.get(peer.index())?.as_ref()?;
         (*current == peer).then_some(node)
     }
 
     /// Sends a message to a peer. A peer that is down does not receive it: its owner is told so by an event.
-    pub fn send(&mut self, peer: PeerId, message: Bytes, now_ms: u64) {
+    pub fn send(&mut self, peer: PeerNodeId, message: Bytes, now_ms: u64) {
         let Some(node) = self.node_of(peer).cloned() else {
             return;
         };
@@ -369,18 +369,18 @@ impl ClusterMembership {
     }
 
     /// Closes the channel to a peer and opens another one.
-    pub fn reconnect(&mut self, peer: PeerId, now_ms: u64) {
+    pub fn reconnect(&mut self, peer: PeerNodeId, now_ms: u64) {
         if let Some(node) = self.node_of(peer).cloned() {
             self.close(&node, DownReason::Requested, now_ms, true);
         }
     }
 
     /// Bytes of messages to a peer that wait or are not acknowledged.
-    pub fn queued_bytes(&self, peer: PeerId) -> usize {
+    pub fn queued_bytes(&self, peer: PeerNodeId) -> usize {
         let node = self.node_of(peer);
         node.and_then(|node| self.members.get(node))
             .and_then(|known| known.channel.as_ref())
-            .map_or(0, PeerChannel::queued_bytes)
+            .map_or(0, PeerNodeChannel::queued_bytes)
     }
 
     /// Gives up members that are silent.
@@ -425,16 +425,16 @@ impl ClusterMembership {
     }
 
     /// All members except this node, also those that cannot be reached.
-    pub fn members(&self, now_ms: u64) -> Vec<PeerInfo> {
+    pub fn members(&self, now_ms: u64) -> Vec<PeerNodeInfo> {
         let info = |known: &KnownMember| {
             let channel = known.channel.as_ref();
-            PeerInfo {
+            PeerNodeInfo {
                 member: known.member.clone(),
                 is_reachable: known.peer.is_some(),
                 silent_ms: known.silent_ms(now_ms),
-                round_trip_ms: channel.and_then(PeerChannel::round_trip_ms),
-                queued_bytes: channel.map_or(0, PeerChannel::queued_bytes),
-                repeated_frames: channel.map_or(0, PeerChannel::repeated_frames),
+                round_trip_ms: channel.and_then(PeerNodeChannel::round_trip_ms),
+                queued_bytes: channel.map_or(0, PeerNodeChannel::queued_bytes),
+                repeated_frames: channel.map_or(0, PeerNodeChannel::repeated_frames),
             }
         };
         self.members.values().map(info).collect()

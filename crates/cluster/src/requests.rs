@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::fabric::BoxFuture;
 use crate::member::NodeName;
-use crate::membership::PeerId;
+use crate::membership::PeerNodeId;
 
 /// Messages between nodes with this kind or a larger one are for [`NodeRequests`].
 pub const FIRST_REQUEST_KIND: u8 = 64;
@@ -88,7 +88,7 @@ pub trait RequestHandler: Send + Sync + 'static {
 }
 
 /// Sends a message to a node, without waiting.
-pub type SendMessage = Box<dyn Fn(PeerId, Bytes) + Send + Sync>;
+pub type SendMessage = Box<dyn Fn(PeerNodeId, Bytes) + Send + Sync>;
 
 /// The requests of this node to others, and those of others to it.
 ///
@@ -109,7 +109,7 @@ struct Attachment {
 
 #[derive(Default)]
 struct RequestState {
-    peers: BTreeMap<NodeName, PeerId>,
+    peers: BTreeMap<NodeName, PeerNodeId>,
     last_number: u64,
     pending: HashMap<u64, PendingRequest>,
 }
@@ -118,7 +118,7 @@ type RequestAnswer = Result<Bytes, RequestError>;
 type AnswerReceiver = oneshot::Receiver<RequestAnswer>;
 
 struct PendingRequest {
-    peer: PeerId,
+    peer: PeerNodeId,
     answer: oneshot::Sender<RequestAnswer>,
 }
 
@@ -148,12 +148,12 @@ impl NodeRequests {
         self.state().peers.keys().cloned().collect()
     }
 
-    pub fn peer_up(&self, peer: PeerId, node: &NodeName) {
+    pub fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
         self.state().peers.insert(node.clone(), peer);
     }
 
     /// The requests to this node that are under way fail.
-    pub fn peer_down(&self, peer: PeerId) {
+    pub fn peer_down(&self, peer: PeerNodeId) {
         let mut state = self.state();
         state.peers.retain(|_, known| *known != peer);
         let of_peer = state.pending.extract_if(|_, pending| pending.peer == peer);
@@ -217,7 +217,7 @@ impl NodeRequests {
     }
 
     /// A message whose kind is at least [`FIRST_REQUEST_KIND`].
-    pub fn receive(self: &Arc<Self>, peer: PeerId, message: &Bytes) {
+    pub fn receive(self: &Arc<Self>, peer: PeerNodeId, message: &Bytes) {
         let kind = message.first().copied().unwrap_or_default();
         if kind != REQUEST && kind != ANSWER {
             tracing::debug!(kind, "a message of a later version of a node is ignored");
@@ -235,7 +235,7 @@ impl NodeRequests {
         }
     }
 
-    fn complete(&self, peer: PeerId, number: u64, status: u8, body: Bytes) {
+    fn complete(&self, peer: PeerNodeId, number: u64, status: u8, body: Bytes) {
         let mut state = self.state();
         let is_expected = state
             .pending
@@ -261,7 +261,7 @@ impl NodeRequests {
         }
     }
 
-    fn answer(self: &Arc<Self>, peer: PeerId, number: u64, subject: u8, body: Bytes) {
+    fn answer(self: &Arc<Self>, peer: PeerNodeId, number: u64, subject: u8, body: Bytes) {
         let Some(attachment) = self.attachment.get() else {
             return;
         };
@@ -359,8 +359,8 @@ mod tests {
         }
     }
 
-    fn peer() -> PeerId {
-        PeerId::new(3, 1)
+    fn peer() -> PeerNodeId {
+        PeerNodeId::new(3, 1)
     }
 
     fn name() -> NodeName {
@@ -383,7 +383,7 @@ mod tests {
         let (node, other) = (NodeRequests::new(limits), NodeRequests::new(LIMITS));
         for (from, to) in [(&node, &other), (&other, &node)] {
             let (to, passes) = (Arc::downgrade(to), passes.clone());
-            let send = move |peer: PeerId, message: Bytes| {
+            let send = move |peer: PeerNodeId, message: Bytes| {
                 if let Some(to) = to.upgrade()
                     && passes(&message)
                 {
@@ -477,7 +477,7 @@ mod tests {
             node.receive(peer(), &message);
         }
         // An answer of a node that was not asked.
-        let third = PeerId::new(4, 1);
+        let third = PeerNodeId::new(4, 1);
         node.receive(third, &encode(ANSWER, 1, SUCCEEDED, b""));
         node.receive(peer(), &encode(ANSWER, 1, SUCCEEDED, b"x"));
         assert_eq!(waiting.await.unwrap(), "x");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cluster::{
     BoxFuture, ChannelLimits, ClusterError, ClusterNode, DownReason, LinkSendError, Links, Member,
-    MemberChange, Members, MembershipConfig, NodeLoad, NodeName, PeerId, PeerObserver,
+    MemberChange, Members, MembershipConfig, NodeLoad, NodeName, PeerNodeId, PeerNodeObserver,
 };
 use tokio::sync::mpsc;
 
@@ -85,22 +85,22 @@ impl FabricEnd {
 
 #[derive(Default)]
 struct Observer {
-    peer: Mutex<Option<PeerId>>,
+    peer: Mutex<Option<PeerNodeId>>,
     /// Messages, and the ends of peers.
     seen: Mutex<Vec<String>>,
 }
 
-impl PeerObserver for Observer {
-    fn peer_up(&self, peer: PeerId, _: &NodeName) {
+impl PeerNodeObserver for Observer {
+    fn peer_up(&self, peer: PeerNodeId, _: &NodeName) {
         *self.peer.lock().unwrap() = Some(peer);
     }
 
-    fn peer_down(&self, _: PeerId, reason: DownReason) {
+    fn peer_down(&self, _: PeerNodeId, reason: DownReason) {
         let mut seen = self.seen.lock().unwrap();
         seen.push(reason.as_str().to_owned());
     }
 
-    fn message(&self, _: PeerId, message: Bytes) {
+    fn message(&self, _: PeerNodeId, message: Bytes) {
         let mut seen = self.seen.lock().unwrap();
         seen.push(String::from_utf8_lossy(&message).into_owned());
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use cluster::{
     ChannelLimits, ClusterMembership, Member, MemberChange, MembershipConfig, MembershipEvent,
-    NodeName, PeerId,
+    NodeName, PeerNodeId,
 };
 
 struct Random(u64);
@@ -37,7 +37,7 @@ struct PeerHistory {
 
 struct SimulatedNode {
     membership: ClusterMembership,
-    peers: BTreeMap<PeerId, (NodeName, PeerHistory)>,
+    peers: BTreeMap<PeerNodeId, (NodeName, PeerHistory)>,
     next_conversation: u64,
     received: u64,
     renewed_ms: u64,
@@ -175,7 +175,7 @@ impl Simulation {
         node.handle_events();
         // Each node sends numbered messages of different sizes to everyone it can reach.
         if self.random.below(10) == 0 {
-            let peers: Vec<PeerId> = node.peers.keys().copied().collect();
+            let peers: Vec<PeerNodeId> = node.peers.keys().copied().collect();
             for peer in peers {
                 if node.membership.queued_bytes(peer) < 5000 {
                     let size = self.random.below(700) as usize;
@@ -207,7 +207,7 @@ impl Simulation {
 }
 
 impl SimulatedNode {
-    fn send(&mut self, peer: PeerId, size: usize, now_ms: u64) {
+    fn send(&mut self, peer: PeerNodeId, size: usize, now_ms: u64) {
         let Some((_, history)) = self.peers.get_mut(&peer) else {
             return;
         };
@@ -239,7 +239,7 @@ impl SimulatedNode {
         }
     }
 
-    fn receive(&mut self, peer: PeerId, message: &[u8]) {
+    fn receive(&mut self, peer: PeerNodeId, message: &[u8]) {
         let number =
             |at: usize| u64::from_le_bytes(message[at..at + 8].try_into().expect("eight bytes"));
         let (theirs, count) = (number(0), number(8));

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cluster::{
-    ChannelLimits, ClusterNode, DownReason, Member, MembershipConfig, NodeLoad, NodeName, PeerId,
-    PeerObserver,
+    ChannelLimits, ClusterNode, DownReason, Member, MembershipConfig, NodeLoad, NodeName,
+    PeerNodeId, PeerNodeObserver,
 };
 use cluster_nats::{NatsFabric, NatsState};
 use support::servers::{ManagedNode, cluster_settings_or_skip};
@@ -33,7 +33,7 @@ struct PeerHistory {
 
 #[derive(Default)]
 struct Observed {
-    peers: HashMap<PeerId, (NodeName, PeerHistory)>,
+    peers: HashMap<PeerNodeId, (NodeName, PeerHistory)>,
     conversations: u64,
     received: HashMap<NodeName, u64>,
     interruptions: u64,
@@ -45,8 +45,8 @@ struct Observed {
 #[derive(Default)]
 struct Observer(Mutex<Observed>);
 
-impl PeerObserver for Observer {
-    fn peer_up(&self, peer: PeerId, node: &NodeName) {
+impl PeerNodeObserver for Observer {
+    fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
         let mut observed = self.0.lock().unwrap();
         observed.conversations += 1;
         let number = observed.conversations;
@@ -60,7 +60,7 @@ impl PeerObserver for Observer {
         }
     }
 
-    fn peer_down(&self, peer: PeerId, _: DownReason) {
+    fn peer_down(&self, peer: PeerNodeId, _: DownReason) {
         let mut observed = self.0.lock().unwrap();
         observed.interruptions += 1;
         if observed.peers.remove(&peer).is_none() {
@@ -68,7 +68,7 @@ impl PeerObserver for Observer {
         }
     }
 
-    fn message(&self, peer: PeerId, message: Bytes) {
+    fn message(&self, peer: PeerNodeId, message: Bytes) {
         let mut observed = self.0.lock().unwrap();
         let number = |at: usize| u64::from_le_bytes(message[at..at + 8].try_into().unwrap());
         let next = (number(0), number(8));
@@ -205,7 +205,7 @@ impl RunningNode {
 async fn talk(node: Arc<ClusterNode>, observer: Arc<Observer>) {
     loop {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let messages: Vec<(PeerId, Bytes)> = {
+        let messages: Vec<(PeerNodeId, Bytes)> = {
             let mut observed = observer.0.lock().unwrap();
             let numbered = observed.peers.iter_mut().map(|(peer, (_, history))| {
                 history.sent += 1;

@@ -3,8 +3,8 @@
 //! A file counts when the node has stored it, verified its SHA-256 digest, and shows it with this size and digest. The
 //! same content is sent over plain TCP in the same run.
 
+mod comparison_programs;
 mod file_content;
-mod peers;
 mod uploads;
 
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use self::comparison_programs::ComparisonProgram;
 pub(crate) use self::file_content::{FileContent, hex};
-use self::peers::FilePeer;
 use self::uploads::send_over_plain_tcp;
 pub(crate) use self::uploads::{NodeAddresses, UploadMethod};
 use crate::measured_cases::{CaseOutputArgs, MeasuredCase, MeasuredCases};
@@ -42,8 +42,8 @@ pub(crate) struct FilesArgs {
     #[arg(long, value_enum)]
     method: Vec<UploadMethod>,
     /// Another program that receives the same files, repeatable; it must be installed
-    #[arg(long, value_enum, value_name = "PROGRAM")]
-    peer: Vec<FilePeer>,
+    #[arg(long, value_enum, visible_alias = "peer", value_name = "PROGRAM")]
+    versus: Vec<ComparisonProgram>,
     /// Time to send files by each method, one after the other; at least one is sent
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     duration: Duration,
@@ -100,7 +100,8 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
         [] => UploadMethod::OWN.to_vec(),
         methods => methods.to_vec(),
     };
-    if methods.contains(&UploadMethod::Curl) || arguments.peer.contains(&FilePeer::Rsync) {
+    if methods.contains(&UploadMethod::Curl) || arguments.versus.contains(&ComparisonProgram::Rsync)
+    {
         let name = format!("tidegate-bench-source-{}", std::process::id());
         content.write_source(directory.join(name))?;
     }
@@ -122,9 +123,9 @@ pub(crate) fn run(arguments: &FilesArgs) -> anyhow::Result<ExitCode> {
             Ok(elapsed)
         })?;
     }
-    for peer in &arguments.peer {
-        let server = peer.start(&directory)?;
-        arguments.measure(peer.name(), &content, &mut outcome, || {
+    for program in &arguments.versus {
+        let server = program.start(&directory)?;
+        arguments.measure(program.name(), &content, &mut outcome, || {
             number += 1;
             server.measure(&format!("bench-{number}"), &content, &digest)
         })?;

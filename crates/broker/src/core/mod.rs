@@ -37,6 +37,7 @@ pub(crate) mod node_router;
 pub(crate) mod outbox;
 pub(crate) mod partial_packet_budget;
 pub(crate) mod partial_packets;
+pub(crate) mod peer_node;
 mod pending_claims;
 pub(crate) mod pending_responses;
 pub(crate) mod pending_suback;

@@ -15,6 +15,7 @@ use super::interest_snapshot::InterestSnapshot;
 use super::node::NodeState;
 use super::node_batches::{LogRequirement, ReceivedBatches, SentBatches};
 use super::node_messages::{self, Announcement, NodeMessage, NodeMessageError};
+use super::peer_node::{PeerNode, PeerNodeIx, RemoteNode};
 use super::retained_store::RetainedStore;
 use super::retained_transfer::RetainedTransfer;
 use super::retained_versions::{NODE_TOPICS, RetainedDigests, bucket_of};
@@ -22,6 +23,7 @@ use super::session_directory::SessionDirectory;
 use super::shard_messages::{ShardMessage, ShardMessageQueues};
 use super::shared_subscription::RemoteMembers;
 use super::subscription_tree::SubscriptionTree;
+use super::tables::TableIx as _;
 use super::tunnel::{TunnelMessage, TunnelRequest};
 use crate::config::MAX_PEER_NODES;
 
@@ -42,41 +44,6 @@ pub(crate) struct NodeRouterCounts {
     pub(crate) dropped_behind: u64,
     /// Messages for a member of a group that has no member any more.
     pub(crate) dropped_no_member: u64,
-}
-
-/// What this node knows of a node that can be reached.
-struct PeerNode {
-    slot: u8,
-    /// Its announcements up to the first number are applied by all shards when these have applied this router's
-    /// announcements up to the second one.
-    unconfirmed: VecDeque<(u64, u64)>,
-    /// Whether everything that it announced before it became reachable has arrived.
-    is_complete: bool,
-    /// What it has announced since it became reachable again, until it has announced everything.
-    snapshot: Option<Box<InterestSnapshot>>,
-    /// Whether its store rejects writes.
-    rejects: bool,
-    /// The retained messages that it lacks, until they are sent.
-    retained_transfer: Option<Box<RetainedTransfer>>,
-    /// Whether it has named the stream of its batches, which is confirmed from then on.
-    has_named_stream: bool,
-    /// The last announcement of this node that it has applied.
-    applied: u64,
-    /// Announcements that it has not been sent yet, and the number of the last one before them.
-    announcements: Vec<Announcement>,
-    announced: u64,
-}
-
-/// What this node keeps of another one, from the first time that it is reachable until it is given up.
-pub(super) struct RemoteNode {
-    name: Box<str>,
-    /// `None` while it cannot be reached, since `lost_ms`.
-    peer: Option<u8>,
-    lost_ms: u64,
-    batch: CrossShardBatch,
-    /// Whether the batch contains a message that has to be confirmed.
-    confirm: bool,
-    sent: SentBatches,
 }
 
 /// Who got messages above QoS 0, one bit each.
@@ -124,9 +91,9 @@ pub(crate) struct NodeRouter {
     /// Shards that have announced all their stored sessions, one bit each.
     restored_shards: u64,
     /// Shard and peer of each tunnel whose entry is here.
-    tunnel_entries: HashMap<u64, (u16, u8), RandomState>,
+    tunnel_entries: HashMap<u64, (u16, PeerNodeIx), RandomState>,
     /// Messages of other nodes to the exits of their tunnels, which the owner handles.
-    pub(crate) to_tunnel_exits: Vec<(u8, u64, TunnelMessage)>,
+    pub(crate) to_tunnel_exits: Vec<(PeerNodeIx, u64, TunnelMessage)>,
     /// What the shards of this node want.
     local: SubscriptionTree,
     /// What the other nodes want, by their slots.
@@ -134,7 +101,7 @@ pub(crate) struct NodeRouter {
     /// Messages to shards; this router has the number behind the last shard.
     pub(crate) queues: ShardMessageQueues,
     /// Messages to nodes, with their index.
-    pub(crate) outgoing: Vec<(u8, Bytes)>,
+    pub(crate) outgoing: Vec<(PeerNodeIx, Bytes)>,
     peers: Vec<Option<Box<PeerNode>>>,
     /// By their slots.
     nodes: Vec<Option<Box<RemoteNode>>>,
@@ -218,14 +185,14 @@ impl NodeRouter {
 
     /// A node has become reachable: sends it everything that this node wants, the sessions that concern it, and the
     /// messages that it has not logged.
-    pub(crate) fn add_peer(&mut self, index: u8, name: &str) {
+    pub(crate) fn add_peer(&mut self, index: PeerNodeIx, name: &str) {
         // What was announced before belongs to the others only.
         self.send_announcements();
         let Some((slot, is_returning)) = self.reserve_slot(index, name) else {
             tracing::error!("there are more other nodes than a node can know; this is a bug");
             return;
         };
-        self.peers[usize::from(index)] = Some(Box::new(PeerNode {
+        self.peers[index.position()] = Some(Box::new(PeerNode {
             slot,
             unconfirmed: VecDeque::new(),
             is_complete: false,
@@ -251,7 +218,7 @@ impl NodeRouter {
     }
 
     /// The slot of a node, and whether the node had it already. A node that cannot be reached gives way if all are used.
-    fn reserve_slot(&mut self, peer: u8, name: &str) -> Option<(u8, bool)> {
+    fn reserve_slot(&mut self, peer: PeerNodeIx, name: &str) -> Option<(u8, bool)> {
         let nodes = || self.nodes.iter().enumerate();
         let is_named = |node: &RemoteNode| *node.name == *name;
         let known = nodes().find(|(_, node)| node.as_deref().is_some_and(is_named));
@@ -280,7 +247,7 @@ impl NodeRouter {
         Some((slot as u8, false))
     }
 
-    fn send_unlogged_batches(&mut self, index: u8, slot: u8) {
+    fn send_unlogged_batches(&mut self, index: PeerNodeIx, slot: u8) {
         let Some(node) = &self.nodes[usize::from(slot)] else {
             return;
         };
@@ -292,7 +259,7 @@ impl NodeRouter {
         }
     }
 
-    fn send_all_announcements(&mut self, index: u8) {
+    fn send_all_announcements(&mut self, index: PeerNodeIx) {
         let mut announcements = Vec::new();
         for (_, filter) in self.local.filters.iter() {
             if filter.remote_shards != 0 && !filter.text.starts_with(NODE_TOPICS) {
@@ -334,7 +301,7 @@ impl NodeRouter {
     }
 
     /// A node cannot be reached any more. `has_left`: it has left the cluster in order.
-    pub(crate) fn remove_peer(&mut self, index: u8, has_left: bool) {
+    pub(crate) fn remove_peer(&mut self, index: PeerNodeIx, has_left: bool) {
         self.sessions.remove_peer(index, self.now_ms);
         self.to_tunnel_exits.retain(|&(from, ..)| from != index);
         let queues = &mut self.queues;
@@ -345,7 +312,7 @@ impl NodeRouter {
             peer != index
         });
         self.outgoing.retain(|&(to, _)| to != index);
-        let Some(peer) = self.peers[usize::from(index)].take() else {
+        let Some(peer) = self.peers[index.position()].take() else {
             return;
         };
         if let Some(node) = &mut self.nodes[usize::from(peer.slot)] {
@@ -372,9 +339,11 @@ impl NodeRouter {
         if rejects == before {
             return;
         }
-        for (index, _) in (0..).zip(&self.peers).filter(|(_, peer)| peer.is_some()) {
+        let peers = self.peers.iter().enumerate();
+        for (position, _) in peers.filter(|(_, peer)| peer.is_some()) {
             let state = node_messages::encode_store_state(rejects);
-            self.outgoing.push((index, state));
+            let to = PeerNodeIx::from_position(position);
+            self.outgoing.push((to, state));
         }
     }
 
@@ -550,12 +519,11 @@ impl NodeRouter {
     /// it again.
     pub(crate) fn handle_node_message(
         &mut self,
-        from: u8,
+        from: PeerNodeIx,
         message: &[u8],
     ) -> Result<(), NodeMessageError> {
         let now_ms = self.now_ms;
-        let at = usize::from(from);
-        let Some(peer) = &mut self.peers[at] else {
+        let Some(peer) = &mut self.peers[from.position()] else {
             return Ok(());
         };
         let slot = peer.slot;
@@ -570,14 +538,14 @@ impl NodeRouter {
                 for announcement in announcements {
                     self.apply_announcement(slot, &announcement);
                 }
-                self.confirm_later(at, sequence);
+                self.confirm_later(from, sequence);
             }
             NodeMessage::Complete { sequence } => {
                 peer.is_complete = true;
                 if let Some(snapshot) = peer.snapshot.take() {
                     self.remove_interest(slot, &snapshot);
                 }
-                self.confirm_later(at, sequence);
+                self.confirm_later(from, sequence);
             }
             NodeMessage::Applied { sequence } => peer.applied = peer.applied.max(sequence),
             NodeMessage::StoreState { rejects } => {
@@ -593,7 +561,7 @@ impl NodeRouter {
                 confirm,
                 batch,
             } => self.handle_batch(slot, number, confirm, &batch),
-            NodeMessage::RetainedDigests(theirs) => self.begin_retained_transfer(at, &theirs),
+            NodeMessage::RetainedDigests(theirs) => self.begin_retained_transfer(from, &theirs),
             NodeMessage::Sessions(messages) => {
                 for message in messages {
                     self.sessions.handle(from, message, now_ms);
@@ -612,9 +580,9 @@ impl NodeRouter {
     }
 
     /// The announcements of a node up to `sequence` are confirmed when all shards have applied what results from them.
-    fn confirm_later(&mut self, at: usize, sequence: u64) {
+    fn confirm_later(&mut self, from: PeerNodeIx, sequence: u64) {
         let own = self.queues.last_sequence();
-        if let Some(peer) = &mut self.peers[at] {
+        if let Some(peer) = &mut self.peers[from.position()] {
             peer.unconfirmed.push_back((sequence, own));
         }
     }
@@ -654,7 +622,7 @@ impl NodeRouter {
         }
     }
 
-    fn handle_tunnel_message(&mut self, from: u8, tunnel: u64, message: TunnelMessage) {
+    fn handle_tunnel_message(&mut self, from: PeerNodeIx, tunnel: u64, message: TunnelMessage) {
         let message = match message {
             TunnelMessage::Output(bytes) => ShardMessage::TunnelData { tunnel, bytes },
             TunnelMessage::InputCredit(bytes) => ShardMessage::TunnelCredit { tunnel, bytes },
@@ -731,13 +699,14 @@ impl NodeRouter {
 
     fn send_announcements(&mut self) {
         let sequence = self.sequence;
-        for (index, peer) in self.peers.iter_mut().enumerate() {
+        for (position, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
+            let to = PeerNodeIx::from_position(position);
             if peer.announcements.is_empty() {
                 continue;
             }
             let outgoing = &mut self.outgoing;
-            let send = |message| outgoing.push((index as u8, message));
+            let send = |message| outgoing.push((to, message));
             node_messages::encode_announcements(
                 &peer.announcements,
                 peer.announced,
@@ -791,8 +760,9 @@ impl NodeRouter {
 
     /// Confirms the announcements of nodes that all shards have applied, and batches that shards have logged.
     fn confirm_to_peers(&mut self) {
-        for (index, peer) in self.peers.iter_mut().enumerate() {
+        for (position, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
+            let to = PeerNodeIx::from_position(position);
             let mut applied = None;
             while let Some((sequence, _)) = peer
                 .unconfirmed
@@ -802,7 +772,7 @@ impl NodeRouter {
             }
             if let Some(sequence) = applied {
                 let message = node_messages::encode_applied(sequence);
-                self.outgoing.push((index as u8, message));
+                self.outgoing.push((to, message));
             }
             let node = self.nodes[usize::from(peer.slot)].as_ref();
             let received = node.and_then(|node| self.received.get_mut(&node.name));
@@ -811,7 +781,7 @@ impl NodeRouter {
                     .poll_logged(|requirement| is_met(requirement, &self.nodes, &self.logged_turns))
             {
                 let message = node_messages::encode_logged(number);
-                self.outgoing.push((index as u8, message));
+                self.outgoing.push((to, message));
             }
         }
     }
@@ -863,8 +833,9 @@ impl NodeRouter {
     }
 
     /// Begins to send the retained messages of the buckets in which a node has others.
-    fn begin_retained_transfer(&mut self, at: usize, theirs: &RetainedDigests) {
-        if let (Some(own), Some(peer)) = (self.retained.digests(), &mut self.peers[at]) {
+    fn begin_retained_transfer(&mut self, from: PeerNodeIx, theirs: &RetainedDigests) {
+        if let (Some(own), Some(peer)) = (self.retained.digests(), &mut self.peers[from.position()])
+        {
             let transfer = RetainedTransfer::new(&own, theirs);
             peer.retained_transfer = Some(Box::new(transfer));
         }
@@ -917,7 +888,7 @@ impl NodeRouter {
         let Some(node) = &mut self.nodes[usize::from(slot)] else {
             return;
         };
-        let is_behind = |peer: u8| self.peers_behind & 1 << peer != 0;
+        let is_behind = |peer: PeerNodeIx| self.peers_behind & peer.bit() != 0;
         if view.qos == QoS::AtMostOnce && node.peer.is_none_or(is_behind) {
             self.counts.dropped_behind += 1;
             return;
@@ -977,7 +948,7 @@ impl NodeRouter {
     // Messages of other nodes to shards.
 
     /// The batches of a node that follow belong to a stream.
-    fn begin_stream(&mut self, from: u8, slot: u8, stream: u64) {
+    fn begin_stream(&mut self, from: PeerNodeIx, slot: u8, stream: u64) {
         let Some(node) = &self.nodes[usize::from(slot)] else {
             return;
         };

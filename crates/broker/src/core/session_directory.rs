@@ -7,7 +7,9 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::node::NodeState;
+use super::peer_node::PeerNodeIx;
 use super::shard_messages::{SessionClaimOutcome, ShardMessage};
+use super::tables::TableIx as _;
 
 /// What nodes tell each other about sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +53,7 @@ const RESTORE_TIMEOUT_MS: u64 = 60_000;
 const NO_ANSWER: u64 = 0;
 
 /// This node, or another one by its index.
-type SessionHolder = Option<u8>;
+type SessionHolder = Option<PeerNodeIx>;
 
 /// What this node has of a client id.
 #[derive(Clone, Copy, Default)]
@@ -84,7 +86,7 @@ struct SessionClaim {
 #[derive(Clone, Copy)]
 enum SessionClaimant {
     Shard(u16),
-    Peer { peer: u8, request: u64 },
+    Peer { peer: PeerNodeIx, request: u64 },
 }
 
 impl SessionClaimant {
@@ -115,7 +117,7 @@ enum EndRequest {
     /// This node, for a takeover with this number.
     Own(u64),
     Peer {
-        peer: u8,
+        peer: PeerNodeIx,
         request: u64,
     },
     /// Nobody waits.
@@ -165,7 +167,7 @@ pub(crate) struct SessionDirectory {
     /// Requests to shards of this node to end a session, by their numbers.
     end_requests: HashMap<u64, EndRequest, RandomState>,
     last_request: u64,
-    pub(crate) to_peers: Vec<(u8, SessionMessage)>,
+    pub(crate) to_peers: Vec<(PeerNodeIx, SessionMessage)>,
     pub(crate) to_shards: Vec<(u16, ShardMessage)>,
 }
 
@@ -216,32 +218,35 @@ impl SessionDirectory {
         let peers = self.peers.iter().enumerate();
         let hashes = peers.filter_map(|(index, peer)| {
             let (_, name_hash) = peer.as_ref()?;
-            Some((hash_of(id, *name_hash), Some(index as u8)))
+            Some((
+                hash_of(id, *name_hash),
+                Some(PeerNodeIx::from_position(index)),
+            ))
         });
         let (_, owner) = hashes.fold((hash_of(id, self.name_hash), None), Ord::max);
         owner
     }
 
-    pub(crate) fn peer_with_name(&self, name: &str) -> Option<u8> {
+    pub(crate) fn peer_with_name(&self, name: &str) -> Option<PeerNodeIx> {
         let is_named = |peer: &Option<(Box<str>, u64)>| {
             peer.as_ref()
                 .is_some_and(|(peer_name, _)| **peer_name == *name)
         };
-        let index = self.peers.iter().position(is_named)?;
-        Some(index as u8)
+        let position = self.peers.iter().position(is_named)?;
+        Some(PeerNodeIx::from_position(position))
     }
 
     /// A node can be reached from now on.
-    pub(crate) fn add_peer(&mut self, index: u8, name: &str, now_ms: u64) {
-        self.peers[usize::from(index)] = Some((name.into(), xxh3_64(name.as_bytes())));
-        self.registered_views[usize::from(index)] = 0;
-        self.restoring_ms[usize::from(index)] = 0;
+    pub(crate) fn add_peer(&mut self, index: PeerNodeIx, name: &str, now_ms: u64) {
+        self.peers[index.position()] = Some((name.into(), xxh3_64(name.as_bytes())));
+        self.registered_views[index.position()] = 0;
+        self.restoring_ms[index.position()] = 0;
         self.change_view(now_ms);
     }
 
     /// A node cannot be reached any more: its sessions have no holder, and nobody waits for answers there.
-    pub(crate) fn remove_peer(&mut self, index: u8, now_ms: u64) {
-        if self.peers[usize::from(index)].take().is_none() {
+    pub(crate) fn remove_peer(&mut self, index: PeerNodeIx, now_ms: u64) {
+        if self.peers[index.position()].take().is_none() {
             return;
         }
         let is_gone = |claim: &SessionClaim| claim.from.holder() == Some(index);
@@ -299,13 +304,14 @@ impl SessionDirectory {
 
     /// Tells the other nodes whether they know all sessions of this one that concern them.
     fn report_registration(&mut self) {
-        for index in 0..self.peers.len() as u8 {
-            if self.peers[usize::from(index)].is_some() {
+        for position in 0..self.peers.len() {
+            if self.peers[position].is_some() {
                 let report = match self.is_restored {
                     true => SessionMessage::Registered { view: self.view },
                     false => SessionMessage::Restoring,
                 };
-                self.to_peers.push((index, report));
+                let to = PeerNodeIx::from_position(position);
+                self.to_peers.push((to, report));
             }
         }
     }
@@ -455,7 +461,7 @@ impl SessionDirectory {
 
     // What other nodes say.
 
-    pub(crate) fn handle(&mut self, from: u8, message: SessionMessage, now_ms: u64) {
+    pub(crate) fn handle(&mut self, from: PeerNodeIx, message: SessionMessage, now_ms: u64) {
         self.now_ms = now_ms;
         match message {
             SessionMessage::Claim {
@@ -494,10 +500,10 @@ impl SessionDirectory {
             }
             SessionMessage::TakenOver { request, kept } => self.finish_takeover(request, kept),
             SessionMessage::Registered { view } => {
-                self.registered_views[usize::from(from)] = view;
+                self.registered_views[from.position()] = view;
                 self.check_settled();
             }
-            SessionMessage::Restoring => self.restoring_ms[usize::from(from)] = now_ms,
+            SessionMessage::Restoring => self.restoring_ms[from.position()] = now_ms,
         }
     }
 
@@ -666,7 +672,7 @@ impl SessionDirectory {
         } else if let Some(claim) = claims.pop_front() {
             let name = match takeover.holder {
                 None => Some(&self.name),
-                Some(peer) => (self.peers[usize::from(peer)].as_ref()).map(|(name, _)| name),
+                Some(peer) => (self.peers[peer.position()].as_ref()).map(|(name, _)| name),
             };
             let outcome = match name {
                 Some(node) => SessionClaimOutcome::Elsewhere { node: node.clone() },

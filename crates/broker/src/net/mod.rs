@@ -10,7 +10,7 @@ pub(crate) mod inbox;
 pub(crate) mod layers;
 pub(crate) mod listener;
 pub(crate) mod node_router_thread;
-pub(crate) mod peer_transport;
+pub(crate) mod peer_node_transport;
 pub(crate) mod proxy_protocol;
 pub(crate) mod quic;
 mod relay_connection;

@@ -12,12 +12,14 @@ use tokio::sync::{OnceCell, watch};
 
 use super::clock::NodeClock;
 use super::inbox::{Inbox, InboxEntry, InboxItem, ShardInbox};
-use super::peer_transport::{PeerConnection, PeerTransport};
+use super::peer_node_transport::{PeerNodeConnection, PeerNodeTransport};
 use super::tunnel_exits::TunnelExits;
 use crate::config::MAX_PEER_NODES;
 use crate::core::node::NodeState;
 use crate::core::node_router::NodeRouter;
+use crate::core::peer_node::PeerNodeIx;
 use crate::core::shard_messages::ShardMessage;
+use crate::core::tables::TableIx as _;
 
 /// Time between two examinations of claims that wait for other nodes, and of nodes that cannot be reached.
 const TICK: Duration = Duration::from_millis(100);
@@ -33,9 +35,9 @@ const MAX_UNLOGGED_BYTES: usize = 64 << 20;
 pub struct ClusterAttachment {
     /// The name of this node in the cluster.
     pub node_name: Box<str>,
-    pub transport: Arc<dyn PeerTransport>,
+    pub transport: Arc<dyn PeerNodeTransport>,
     /// Where the transport reports what it receives.
-    pub inbox: PeerInbox,
+    pub inbox: PeerNodeInbox,
     /// Time to wait for the other nodes before listeners open at the start.
     pub start_timeout: Duration,
     /// Time for which messages above QoS 0 to a node that cannot be reached wait for its return.
@@ -48,12 +50,12 @@ pub(crate) enum RouterItem {
         messages: Vec<ShardMessage>,
         bytes: usize,
     },
-    PeerUp(PeerConnection, Box<str>),
-    PeerDown {
-        peer: u8,
+    NodeUp(PeerNodeConnection, Box<str>),
+    NodeDown {
+        peer: PeerNodeIx,
         has_left: bool,
     },
-    PeerMessage(u8, Bytes),
+    NodeMessage(PeerNodeIx, Bytes),
     /// All members of the cluster that can be reached are reported.
     MembersKnown,
     Stop,
@@ -63,7 +65,7 @@ impl InboxEntry for RouterItem {
     fn size_bytes(&self) -> usize {
         match self {
             RouterItem::ShardMessages { bytes, .. } => *bytes,
-            RouterItem::PeerMessage(_, message) => message.len(),
+            RouterItem::NodeMessage(_, message) => message.len(),
             _ => 0,
         }
     }
@@ -71,10 +73,9 @@ impl InboxEntry for RouterItem {
 
 pub(crate) type RouterInbox = Inbox<RouterItem>;
 
-/// Where a [`PeerTransport`] reports what happens at other nodes. Nodes have numbers below
-/// [`MAX_PEER_NODES`].
+/// Where a [`PeerNodeTransport`] reports what happens at other nodes.
 #[derive(Clone)]
-pub struct PeerInbox {
+pub struct PeerNodeInbox {
     inbox: Arc<RouterInbox>,
     shared: Arc<RouterShared>,
 }
@@ -102,7 +103,7 @@ pub struct ClusterCounters {
     pub invalid: AtomicU64,
 }
 
-impl Default for PeerInbox {
+impl Default for PeerNodeInbox {
     fn default() -> Self {
         Self {
             inbox: Arc::new(RouterInbox::new(0)),
@@ -116,20 +117,20 @@ impl Default for PeerInbox {
     }
 }
 
-impl PeerInbox {
+impl PeerNodeInbox {
     /// The node with this name can be reached from now on.
-    pub fn peer_up(&self, peer: PeerConnection, name: &str) {
-        self.inbox.push(RouterItem::PeerUp(peer, name.into()));
+    pub fn peer_up(&self, peer: PeerNodeConnection, name: &str) {
+        self.inbox.push(RouterItem::NodeUp(peer, name.into()));
     }
 
     /// A node cannot be reached any more. `has_left`: it has left the cluster, so that nothing waits for its return.
-    pub fn peer_down(&self, peer: u8, has_left: bool) {
-        self.inbox.push(RouterItem::PeerDown { peer, has_left });
+    pub fn peer_down(&self, peer: PeerNodeIx, has_left: bool) {
+        self.inbox.push(RouterItem::NodeDown { peer, has_left });
     }
 
     /// A message of a node has arrived.
-    pub fn message(&self, peer: u8, message: Bytes) {
-        self.inbox.push(RouterItem::PeerMessage(peer, message));
+    pub fn message(&self, peer: PeerNodeIx, message: Bytes) {
+        self.inbox.push(RouterItem::NodeMessage(peer, message));
     }
 
     /// All members of the cluster that can be reached at the start are reported.
@@ -249,7 +250,7 @@ struct RouterThread<'a> {
     /// Whether something happens when time passes.
     needs_tick: bool,
     /// The nodes that can be reached, by their index.
-    connections: [Option<PeerConnection>; MAX_PEER_NODES],
+    connections: [Option<PeerNodeConnection>; MAX_PEER_NODES],
     /// What the transport does not take yet, by the index of the node.
     waiting: Vec<WaitingMessages>,
 }
@@ -299,7 +300,7 @@ impl RouterThread<'_> {
                         });
                     }
                 }
-                RouterItem::PeerMessage(peer, message) => {
+                RouterItem::NodeMessage(peer, message) => {
                     let is_handled = self.catch_panic("handling a message of a node", |thread| {
                         thread.handle_peer_message(peer, &message);
                     });
@@ -330,14 +331,14 @@ impl RouterThread<'_> {
             }
         }
         for (peer, message) in std::mem::take(&mut self.router.outgoing) {
-            if self.connections[usize::from(peer)].is_some() {
-                self.waiting[usize::from(peer)].push(message);
+            if self.connections[peer.position()].is_some() {
+                self.waiting[peer.position()].push(message);
             }
         }
         self.send_to_nodes();
         self.send_to_shards();
         for (peer, tunnel, message) in std::mem::take(&mut self.router.to_tunnel_exits) {
-            let Some(peer) = self.connections[usize::from(peer)] else {
+            let Some(peer) = self.connections[peer.position()] else {
                 continue;
             };
             self.catch_panic("handling a message of a tunnel", |thread| {
@@ -356,7 +357,7 @@ impl RouterThread<'_> {
         result.is_ok()
     }
 
-    fn handle_peer_message(&mut self, peer: u8, message: &[u8]) {
+    fn handle_peer_message(&mut self, peer: PeerNodeIx, message: &[u8]) {
         if let Err(error) = self.router.handle_node_message(peer, message) {
             let counters = &self.setup.attachment.inbox.shared.counters;
             counters.invalid.fetch_add(1, Relaxed);
@@ -370,24 +371,24 @@ impl RouterThread<'_> {
 
     fn handle_change(&mut self, item: RouterItem) {
         match item {
-            RouterItem::PeerUp(peer, name) => {
-                self.connections[usize::from(peer.index)] = Some(peer);
+            RouterItem::NodeUp(peer, name) => {
+                self.connections[peer.index.position()] = Some(peer);
                 self.router.add_peer(peer.index, &name);
             }
-            RouterItem::PeerDown { peer, has_left } => {
-                self.connections[usize::from(peer)] = None;
-                self.waiting[usize::from(peer)] = WaitingMessages::default();
+            RouterItem::NodeDown { peer, has_left } => {
+                self.connections[peer.position()] = None;
+                self.waiting[peer.position()] = WaitingMessages::default();
                 self.router.remove_peer(peer, has_left);
                 self.tunnel_exits.remove_peer(peer);
             }
             RouterItem::MembersKnown => self.members_known = true,
-            RouterItem::ShardMessages { .. } | RouterItem::PeerMessage(..) | RouterItem::Stop => {}
+            RouterItem::ShardMessages { .. } | RouterItem::NodeMessage(..) | RouterItem::Stop => {}
         }
     }
 
     /// Gives up a node, and reaches it anew.
-    fn reconnect(&self, peer: u8) {
-        if let Some(peer) = self.connections[usize::from(peer)] {
+    fn reconnect(&self, peer: PeerNodeIx) {
+        if let Some(peer) = self.connections[peer.position()] {
             self.setup.attachment.transport.reconnect(peer);
         }
     }
@@ -396,12 +397,12 @@ impl RouterThread<'_> {
         let most = self.setup.max_queued_bytes;
         let transport = &self.setup.attachment.transport;
         let connected = self.connections.iter().flatten();
-        let queued_bytes = |peer: PeerConnection| {
-            transport.queued_bytes(peer) + self.waiting[usize::from(peer.index)].bytes
+        let queued_bytes = |peer: PeerNodeConnection| {
+            transport.queued_bytes(peer) + self.waiting[peer.index.position()].bytes
         };
         self.router.peers_behind = connected
             .filter(|&&peer| queued_bytes(peer) > most)
-            .fold(0, |bits, peer| bits | 1 << peer.index);
+            .fold(0, |bits, peer| bits | peer.index.bit());
         let inboxes = self.setup.inboxes.iter().enumerate();
         self.router.shards_behind = inboxes
             .filter(|(_, inbox)| inbox.queued_bytes() > most)

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::clock::NodeClock;
 use super::inbox::ShardInbox;
 use super::layers::TransportLayers;
-use super::node_router_thread::PeerInbox;
+use super::node_router_thread::PeerNodeInbox;
 use super::reserved_connection::release_connection_slots;
 use crate::core::connection::{CloseReason, ConnectionPhase, PANIC};
 use crate::core::shard::{ConnectionAction, Shard};
@@ -85,7 +85,7 @@ pub(crate) struct ShardIo {
     pub(crate) clock: NodeClock,
     pub(crate) inboxes: Arc<[ShardInbox]>,
     /// The inbox of the node router; `None` outside a cluster.
-    pub(super) router: Option<PeerInbox>,
+    pub(super) router: Option<PeerNodeInbox>,
     pub(super) flusher: RefCell<Option<Waker>>,
     pub(super) flush_due: Cell<bool>,
     pub(super) store: Option<Store>,

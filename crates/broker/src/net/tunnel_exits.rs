@@ -16,24 +16,25 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use super::inbox::{AcceptedConnection, InboxItem, ShardInbox};
-use super::peer_transport::{PeerConnection, PeerTransport};
+use super::peer_node_transport::{PeerNodeConnection, PeerNodeTransport};
 use super::reserved_connection::ReservedConnection;
 use super::socket_pair::open_socket_pair;
 use crate::core::node::NodeState;
 use crate::core::node_messages;
+use crate::core::peer_node::PeerNodeIx;
 use crate::core::tunnel::{TUNNEL_WINDOW, TunnelMessage, TunnelRequest};
 
 /// Bytes that are read from a shard at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// The other node, and the number of the tunnel there.
-type ExitKey = (PeerConnection, u64);
+type ExitKey = (PeerNodeConnection, u64);
 
 /// The exits of this node, by the other node and the number there. Its tasks run on the thread of the node router.
 pub(super) struct TunnelExits {
     node: Arc<NodeState>,
     inboxes: Arc<[ShardInbox]>,
-    transport: Arc<dyn PeerTransport>,
+    transport: Arc<dyn PeerNodeTransport>,
     exits: HashMap<ExitKey, TunnelExit, RandomState>,
     next_shard: usize,
     /// Exits whose shard has ended the connection.
@@ -59,7 +60,7 @@ impl TunnelExits {
     pub(super) fn new(
         node: Arc<NodeState>,
         inboxes: Arc<[ShardInbox]>,
-        transport: Arc<dyn PeerTransport>,
+        transport: Arc<dyn PeerNodeTransport>,
     ) -> Self {
         let (ended_sender, ended) = mpsc::unbounded_channel();
         Self {
@@ -74,7 +75,7 @@ impl TunnelExits {
     }
 
     /// Handles a message of the entry of a tunnel. It must be called within a `LocalSet`.
-    pub(super) fn handle(&mut self, peer: PeerConnection, tunnel: u64, message: TunnelMessage) {
+    pub(super) fn handle(&mut self, peer: PeerNodeConnection, tunnel: u64, message: TunnelMessage) {
         let at = (peer, tunnel);
         match message {
             TunnelMessage::Open(request) => match self.open(at, &request) {
@@ -134,7 +135,7 @@ impl TunnelExits {
     }
 
     /// Ends all tunnels of a node.
-    pub(super) fn remove_peer(&mut self, peer: u8) {
+    pub(super) fn remove_peer(&mut self, peer: PeerNodeIx) {
         self.exits.retain(|&(of, _), _| of.index != peer);
     }
 
@@ -208,7 +209,7 @@ fn add_credit(credit: &Semaphore, bytes: usize) {
 
 /// Sends messages to the entry of a tunnel.
 struct TunnelSender {
-    transport: Arc<dyn PeerTransport>,
+    transport: Arc<dyn PeerNodeTransport>,
     at: ExitKey,
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::{
     ChannelLimits, ClusterNode, DownReason, LinkSendError, Links, Member, MembershipConfig,
-    NodeLoad, NodeName, PeerId, PeerObserver,
+    NodeLoad, NodeName, PeerNodeId, PeerNodeObserver,
 };
 
 use crate::Options;
@@ -104,21 +104,21 @@ pub(crate) async fn links(options: &Options) {
 
 #[derive(Default)]
 struct Counter {
-    peer: Mutex<Option<PeerId>>,
+    peer: Mutex<Option<PeerNodeId>>,
     messages: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl PeerObserver for Counter {
-    fn peer_up(&self, peer: PeerId, _: &NodeName) {
+impl PeerNodeObserver for Counter {
+    fn peer_up(&self, peer: PeerNodeId, _: &NodeName) {
         *self.peer.lock().expect("no holder panics") = Some(peer);
     }
 
-    fn peer_down(&self, _: PeerId, _: DownReason) {
+    fn peer_down(&self, _: PeerNodeId, _: DownReason) {
         *self.peer.lock().expect("no holder panics") = None;
     }
 
-    fn message(&self, _: PeerId, message: Bytes) {
+    fn message(&self, _: PeerNodeId, message: Bytes) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.bytes
             .fetch_add(message.len() as u64, Ordering::Relaxed);

@@ -10,13 +10,14 @@ use api::{
     NodeAnswerFuture,
 };
 use broker::{
-    BrokerHandle, ClusterAttachment, NODE_PROTOCOL, PeerConnection, PeerInbox, PeerTransport,
+    BrokerHandle, ClusterAttachment, NODE_PROTOCOL, PeerNodeConnection, PeerNodeInbox, PeerNodeIx,
+    PeerNodeTransport,
 };
 use bytes::Bytes;
 use cluster::{
     BoxFuture, ClusterError, ClusterLease, ClusterNode, DownReason, FIRST_REQUEST_KIND, Links as _,
-    Member, MembershipConfig, NodeLoad, NodeName, NodeRequests, ObjectName, PeerId, PeerInfo,
-    PeerObserver, ReplicaPhase, ReplicatedObjects, RequestHandler, RequestLimits,
+    Member, MembershipConfig, NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId,
+    PeerNodeInfo, PeerNodeObserver, ReplicaPhase, ReplicatedObjects, RequestHandler, RequestLimits,
 };
 use cluster_nats::{
     ManagedNats, ManagedNatsSettings, ManagedNatsState, NatsFabric, NatsSettings, NatsState,
@@ -77,31 +78,31 @@ struct NodeClusterState {
 
 /// Passes what happens at other nodes to the broker, and requests of other nodes to those who answer them.
 struct BrokerObserver {
-    inbox: PeerInbox,
+    inbox: PeerNodeInbox,
     requests: Arc<NodeRequests>,
     drain: Arc<NodeDrain>,
     reporter: OnceLock<Arc<Reporter>>,
     broker: OnceLock<BrokerHandle>,
 }
 
-impl PeerObserver for BrokerObserver {
-    fn peer_up(&self, peer: PeerId, node: &NodeName) {
+impl PeerNodeObserver for BrokerObserver {
+    fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
         self.inbox.peer_up(connection(peer), node.as_str());
         self.requests.peer_up(peer, node);
     }
 
-    fn peer_down(&self, peer: PeerId, reason: DownReason) {
+    fn peer_down(&self, peer: PeerNodeId, reason: DownReason) {
         self.inbox
-            .peer_down(number(peer), reason == DownReason::Left);
+            .peer_down(index_of(peer), reason == DownReason::Left);
         self.requests.peer_down(peer);
     }
 
-    fn message(&self, peer: PeerId, message: Bytes) {
+    fn message(&self, peer: PeerNodeId, message: Bytes) {
         let kind = message.first().copied().unwrap_or_default();
         if kind >= FIRST_REQUEST_KIND {
             self.requests.receive(peer, &message);
         } else {
-            self.inbox.message(number(peer), message);
+            self.inbox.message(index_of(peer), message);
         }
     }
 
@@ -205,34 +206,34 @@ fn random_number() -> u64 {
 }
 
 /// There are less than 256 peers.
-fn number(peer: PeerId) -> u8 {
-    peer.index() as u8
+fn index_of(peer: PeerNodeId) -> PeerNodeIx {
+    PeerNodeIx::new(peer.index() as u8)
 }
 
-fn connection(peer: PeerId) -> PeerConnection {
-    PeerConnection {
-        index: number(peer),
+fn connection(peer: PeerNodeId) -> PeerNodeConnection {
+    PeerNodeConnection {
+        index: index_of(peer),
         channel: peer.channel(),
     }
 }
 
-fn peer_id(peer: PeerConnection) -> PeerId {
-    PeerId::new(peer.index, peer.channel)
+fn peer_id(peer: PeerNodeConnection) -> PeerNodeId {
+    PeerNodeId::new(peer.index.get(), peer.channel)
 }
 
 /// Carries the messages of the broker.
 struct ClusterTransport(Arc<ClusterNode>);
 
-impl PeerTransport for ClusterTransport {
-    fn send(&self, peer: PeerConnection, message: Bytes) {
+impl PeerNodeTransport for ClusterTransport {
+    fn send(&self, peer: PeerNodeConnection, message: Bytes) {
         self.0.send(peer_id(peer), message);
     }
 
-    fn queued_bytes(&self, peer: PeerConnection) -> usize {
+    fn queued_bytes(&self, peer: PeerNodeConnection) -> usize {
         self.0.queued_bytes(peer_id(peer))
     }
 
-    fn reconnect(&self, peer: PeerConnection) {
+    fn reconnect(&self, peer: PeerNodeConnection) {
         self.0.reconnect(peer_id(peer));
     }
 }
@@ -286,7 +287,7 @@ impl NodeCluster {
         let drain = NodeDrain::new(settings.drain_rate, runtime.handle().clone());
         let drain = Arc::new(drain);
         let observer = Arc::new(BrokerObserver {
-            inbox: PeerInbox::default(),
+            inbox: PeerNodeInbox::default(),
             requests: NodeRequests::new(RequestLimits::default()),
             drain: drain.clone(),
             reporter: OnceLock::new(),
@@ -340,7 +341,7 @@ impl NodeCluster {
         if let Some(runtime) = &*self.runtime() {
             let _entered = runtime.enter();
             let node = Arc::downgrade(&self.shared.node);
-            let send = move |peer: PeerId, message: Bytes| {
+            let send = move |peer: PeerNodeId, message: Bytes| {
                 if let Some(node) = node.upgrade() {
                     node.send(peer, message);
                 }
@@ -655,7 +656,7 @@ impl ClusterBackend for NodeCluster {
         };
         let own = ClusterMember {
             is_self: true,
-            ..member(PeerInfo {
+            ..member(PeerNodeInfo {
                 member: own,
                 is_reachable: true,
                 silent_ms: 0,
@@ -764,7 +765,7 @@ impl ClusterBackend for NodeCluster {
     }
 }
 
-fn member(info: PeerInfo) -> ClusterMember {
+fn member(info: PeerNodeInfo) -> ClusterMember {
     ClusterMember {
         node: info.member.node.to_string(),
         is_self: false,

@@ -8,6 +8,8 @@ use mqtt::{Direction, Packet, PacketType, Properties, Publish, QoS, ReasonCode, 
 use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
 use crate::core::cross_shard_batch::CrossShardMessage;
 use crate::core::node_messages::{self, NodeMessage};
+use crate::core::peer_node::PeerNodeIx;
+use crate::core::tables::TableIx as _;
 use crate::core::tunnel::TunnelMessage;
 use crate::metrics::Metric;
 
@@ -79,7 +81,7 @@ impl ClusterSim {
                 continue;
             };
             for (entry, tunnel, message) in std::mem::take(&mut router.to_tunnel_exits) {
-                self.handle_exit(node, usize::from(entry), tunnel, message);
+                self.handle_exit(node, entry.position(), tunnel, message);
             }
             let mut exits = std::mem::take(&mut self.exits[node]);
             exits.retain(|exit| {
@@ -140,7 +142,7 @@ impl ClusterSim {
             };
             for (to, message) in std::mem::take(&mut router.outgoing) {
                 // A node that a test does not simulate answers nothing.
-                if let Some(wire) = self.wires[from].get_mut(usize::from(to)) {
+                if let Some(wire) = self.wires[from].get_mut(to.position()) {
                     wire.push_back(message);
                 }
             }
@@ -164,7 +166,7 @@ impl ClusterSim {
             {
                 self.nodes[to].with_router(|router| {
                     router
-                        .handle_node_message(from as u8, &message)
+                        .handle_node_message(PeerNodeIx::from_position(from), &message)
                         .expect("nodes understand each other");
                 });
                 return true;
@@ -199,7 +201,8 @@ impl ClusterSim {
             for exit in self.exits[node].extract_if(.., |exit| exit.entry == other) {
                 self.nodes[node].drop_connection(exit.connection);
             }
-            self.nodes[node].with_router(|router| router.remove_peer(other as u8, false));
+            self.nodes[node]
+                .with_router(|router| router.remove_peer(PeerNodeIx::from_position(other), false));
         }
     }
 
@@ -234,7 +237,8 @@ impl ClusterSim {
 
     fn add_peer(&mut self, node: usize, other: usize) {
         let name = name(other);
-        self.nodes[node].with_router(|router| router.add_peer(other as u8, &name));
+        self.nodes[node]
+            .with_router(|router| router.add_peer(PeerNodeIx::from_position(other), &name));
     }
 }
 
@@ -380,7 +384,7 @@ fn a_publisher_is_answered_when_the_session_on_another_node_has_the_message_in_i
                 moved = true;
                 cluster.nodes[to].with_router(|router| {
                     router
-                        .handle_node_message(from as u8, &message)
+                        .handle_node_message(PeerNodeIx::from_position(from), &message)
                         .expect("valid");
                 });
             }
@@ -434,7 +438,7 @@ fn a_node_that_disappears_delays_no_answer() {
 #[test]
 fn a_node_that_leaves_delays_no_answer() {
     let (mut cluster, publisher) = with_durable_subscriber(11);
-    cluster.nodes[0].with_router(|router| router.remove_peer(1, true));
+    cluster.nodes[0].with_router(|router| router.remove_peer(PeerNodeIx::new(1), true));
     cluster.settle();
     assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
 }
@@ -516,10 +520,12 @@ fn a_node_that_has_started_again_gets_what_it_had_not_logged() {
 fn another_node_that_gets_the_place_of_a_lost_one_confirms_nothing_of_it() {
     let (mut cluster, publisher) = with_durable_subscriber(19);
     cluster.separate(0, 1);
-    cluster.nodes[0].with_router(|router| router.add_peer(1, "another"));
+    cluster.nodes[0].with_router(|router| router.add_peer(PeerNodeIx::new(1), "another"));
     let logged = node_messages::encode_logged(1000);
     cluster.nodes[0].with_router(|router| {
-        router.handle_node_message(1, &logged).expect("valid");
+        router
+            .handle_node_message(PeerNodeIx::new(1), &logged)
+            .expect("valid");
     });
     cluster.settle();
     assert_eq!(ready_bytes(&cluster.nodes[0], publisher), 0);
@@ -794,13 +800,19 @@ fn damaged_messages_between_nodes_are_rejected_without_a_panic() {
                 // Some changes are valid messages; none may panic, and a batch that is accepted can be delivered.
                 cluster.nodes[0].with_router(|router| {
                     // So that it has not been received before.
-                    router.handle_node_message(1, &begin).expect("valid");
-                    let _ = router.handle_node_message(1, &damaged);
+                    router
+                        .handle_node_message(PeerNodeIx::new(1), &begin)
+                        .expect("valid");
+                    let _ = router.handle_node_message(PeerNodeIx::new(1), &damaged);
                 });
             }
             let short = message.slice(..at);
             cluster.nodes[0].with_router(|router| {
-                assert!(router.handle_node_message(1, &short).is_err());
+                assert!(
+                    router
+                        .handle_node_message(PeerNodeIx::new(1), &short)
+                        .is_err()
+                );
             });
         }
         while cluster.nodes[0].step() {}
@@ -1116,7 +1128,7 @@ fn a_client_that_leaves_while_its_session_is_claimed_leaves_nothing() {
 fn a_node_that_does_not_register_its_sessions_delays_claims_for_two_seconds_only() {
     let mut cluster = ClusterSim::new(2, 1, 400, false);
     // Node 0 sees a third node that never says anything.
-    cluster.nodes[0].with_router(|router| router.add_peer(2, "silent"));
+    cluster.nodes[0].with_router(|router| router.add_peer(PeerNodeIx::new(2), "silent"));
     let ids: Vec<String> = (0..20).map(|n| format!("client-{n}")).collect();
     let waiting: Vec<_> = ids
         .iter()
@@ -1130,7 +1142,7 @@ fn a_node_that_does_not_register_its_sessions_delays_claims_for_two_seconds_only
     // The others belong to the silent node, and wait until it is given up.
     let accepted = accepted.count();
     assert!(accepted > 0 && accepted < ids.len(), "{accepted} accepted");
-    cluster.nodes[0].with_router(|router| router.remove_peer(2, false));
+    cluster.nodes[0].with_router(|router| router.remove_peer(PeerNodeIx::new(2), false));
     cluster.settle();
     cluster.pass(2500);
     assert!(ids.iter().all(|id| cluster.nodes[0].has_session(id)));

@@ -23,7 +23,7 @@ const NATS_WINDOW: u64 = 256;
 
 /// A program that is not Tidegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum FilePeer {
+pub(crate) enum ComparisonProgram {
     /// rsync to its daemon, without compression
     Rsync,
     /// The client of this benchmark to tusd
@@ -32,7 +32,7 @@ pub(crate) enum FilePeer {
     Nats,
 }
 
-impl FilePeer {
+impl ComparisonProgram {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rsync => "rsync",
@@ -42,7 +42,7 @@ impl FilePeer {
     }
 
     /// Starts the server of the program below a directory.
-    pub(crate) fn start(self, parent: &Path) -> anyhow::Result<PeerServer> {
+    pub(crate) fn start(self, parent: &Path) -> anyhow::Result<ComparisonServer> {
         let name = format!("tidegate-bench-{}-{}", self.name(), std::process::id());
         let directory = parent.join(name);
         let stored = directory.join("files");
@@ -50,8 +50,8 @@ impl FilePeer {
             .with_context(|| format!("cannot create {}", stored.display()))?;
         // Another program may take the port meanwhile; then the server does not start.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut server = PeerServer {
-            peer: self,
+        let mut server = ComparisonServer {
+            program: self,
             directory,
             child: None,
             address: format!("127.0.0.1:{port}"),
@@ -60,7 +60,7 @@ impl FilePeer {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(Stdio::null()).spawn().with_context(|| {
             let program = command.get_program().to_string_lossy().into_owned();
-            format!("cannot start {program}; install it, or leave it out of --peer")
+            format!("cannot start {program}; install it, or leave it out of --versus")
         })?;
         server.child = Some(child);
         server.wait_until_ready()?;
@@ -69,14 +69,14 @@ impl FilePeer {
 }
 
 /// A running server. Dropping it ends it and removes its files.
-pub(crate) struct PeerServer {
-    peer: FilePeer,
+pub(crate) struct ComparisonServer {
+    program: ComparisonProgram,
     directory: PathBuf,
     child: Option<Child>,
     address: String,
 }
 
-impl PeerServer {
+impl ComparisonServer {
     fn stored(&self) -> PathBuf {
         self.directory.join("files")
     }
@@ -84,8 +84,8 @@ impl PeerServer {
     fn command(&self, port: u16) -> anyhow::Result<Command> {
         let (stored, port) = (self.stored(), port.to_string());
         let mut command;
-        match self.peer {
-            FilePeer::Rsync => {
+        match self.program {
+            ComparisonProgram::Rsync => {
                 let path = self.directory.join("rsyncd.conf");
                 let text = format!(
                     "use chroot = no\nuid = {}\ngid = {}\n[files]\npath = {}\nread only = no\n",
@@ -98,13 +98,13 @@ impl PeerServer {
                 command.args(["--daemon", "--no-detach", "--address", "127.0.0.1"]);
                 command.args(["--port", &port, "--config"]).arg(path);
             }
-            FilePeer::Tusd => {
+            ComparisonProgram::Tusd => {
                 command = Command::new("tusd");
                 command.args(["-host", "127.0.0.1", "-port", &port]);
                 command.args(["-base-path", "/files/", "-upload-dir"]);
                 command.arg(stored);
             }
-            FilePeer::Nats => {
+            ComparisonProgram::Nats => {
                 command = Command::new("nats-server");
                 command.args(["-js", "-a", "127.0.0.1", "-p", &port, "-sd"]);
                 command.arg(stored);
@@ -118,12 +118,12 @@ impl PeerServer {
         while TcpStream::connect(&self.address).is_err() {
             let child = self.child.as_mut().context("the server was started")?;
             if let Some(status) = child.try_wait()? {
-                bail!("the server of {} ended: {status}", self.peer.name());
+                bail!("the server of {} ended: {status}", self.program.name());
             }
             ensure!(
                 Instant::now() < deadline,
                 "the server of {} does not listen at {}",
-                self.peer.name(),
+                self.program.name(),
                 self.address
             );
             std::thread::sleep(POLL_INTERVAL);
@@ -139,8 +139,8 @@ impl PeerServer {
         digest: &ContentDigest,
     ) -> anyhow::Result<Duration> {
         let start = Instant::now();
-        let stored = match self.peer {
-            FilePeer::Rsync => {
+        let stored = match self.program {
+            ComparisonProgram::Rsync => {
                 let target = format!("rsync://{}/files/{name}", self.address);
                 let mut command = Command::new("rsync");
                 command
@@ -150,7 +150,7 @@ impl PeerServer {
                 ensure!(status.success(), "rsync failed: {status}");
                 self.stored().join(name)
             }
-            FilePeer::Tusd => {
+            ComparisonProgram::Tusd => {
                 let server = TusServer {
                     host: &self.address,
                     path: "/files/",
@@ -160,7 +160,7 @@ impl PeerServer {
                 let id = location.rsplit('/').next().unwrap_or_default();
                 self.stored().join(id)
             }
-            FilePeer::Nats => {
+            ComparisonProgram::Nats => {
                 send_to_nats(&self.address, name, content, digest)?;
                 return Ok(start.elapsed());
             }
@@ -168,7 +168,7 @@ impl PeerServer {
         let elapsed = start.elapsed();
         let mut hasher = ContentHasher::new(DigestAlgorithm::Sha256);
         let file = File::open(&stored)
-            .with_context(|| format!("{} has not stored the file", self.peer.name()))?;
+            .with_context(|| format!("{} has not stored the file", self.program.name()))?;
         let mut file = BufReader::with_capacity(1 << 20, file);
         loop {
             let bytes = file.fill_buf()?;
@@ -182,14 +182,14 @@ impl PeerServer {
         ensure!(
             hasher.finish() == *digest,
             "{} has stored other content",
-            self.peer.name()
+            self.program.name()
         );
         fs::remove_file(stored)?;
         Ok(elapsed)
     }
 }
 
-impl Drop for PeerServer {
+impl Drop for ComparisonServer {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             let _ = child.kill();

@@ -2,23 +2,24 @@
 
 use bytes::Bytes;
 
+use crate::core::peer_node::PeerNodeIx;
+
 /// A node while it can be reached. A node that is lost and reached again has another `channel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PeerConnection {
-    /// Below [`MAX_PEER_NODES`](crate::config::MAX_PEER_NODES).
-    pub index: u8,
+pub struct PeerNodeConnection {
+    pub index: PeerNodeIx,
     pub channel: u64,
 }
 
 /// Carries messages to the other nodes of a cluster. Messages to a node arrive once and in order, until the node is
 /// reported as unreachable. What is meant for a node that was lost meanwhile is discarded, also if it can be reached again.
-pub trait PeerTransport: Send + Sync + 'static {
+pub trait PeerNodeTransport: Send + Sync + 'static {
     /// Queues a message without waiting.
-    fn send(&self, peer: PeerConnection, message: Bytes);
+    fn send(&self, peer: PeerNodeConnection, message: Bytes);
 
     /// Bytes that wait for a node or are not yet acknowledged by it.
-    fn queued_bytes(&self, peer: PeerConnection) -> usize;
+    fn queued_bytes(&self, peer: PeerNodeConnection) -> usize;
 
     /// Gives a node up, so that it is reported as unreachable and then reached anew.
-    fn reconnect(&self, peer: PeerConnection);
+    fn reconnect(&self, peer: PeerNodeConnection);
 }
