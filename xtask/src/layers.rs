@@ -1,6 +1,6 @@
 //! Module layers: inside a crate, files import from the files below them, without cycles.
 //!
-//! The check reads the sources with `syn` and resolves every path that begins in the own crate to the file that
+//! The check reads the sources with `syn`. It resolves every path that begins in the own crate to the file that
 //! *defines* the item, also through re-exports. It reports
 //! - cycles of files that import from each other, and
 //! - imports through a re-export of an ancestor module (`use crate::Error` instead of `use crate::error::Error`): they

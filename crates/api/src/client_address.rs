@@ -1,5 +1,5 @@
-//! The client address of requests that pass through proxies. A forwarding header is used only if a
-//! proxy trusted by the settings sent it, and only as far back as trusted proxies have written it.
+//! The client address of requests that pass through proxies. A forwarding header is used only if a proxy trusted by the
+//! settings sent it. Only what trusted proxies have written counts.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

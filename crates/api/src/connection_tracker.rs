@@ -1,5 +1,5 @@
-//! Open HTTP connections and their use, counted by source address and class, so that no client and
-//! no class of requests can exhaust the capacity that others need.
+//! Open HTTP connections and their use, counted by source address and class. No client and no class of requests can
+//! thus exhaust the capacity that others need.
 //!
 //! A connection takes an ordinary permit from accept to close. A request takes a permit in its
 //! class until the body of its response has been sent. A stream or a long poll returns both and

@@ -1,7 +1,7 @@
 //! Requests about clients between the nodes of a cluster: what a node asks others, and how it answers them.
 //!
-//! Requests and answers are JSON. Fields that a node does not know are ignored, and a node that does not know a request
-//! refuses it, so that nodes of different versions can work together.
+//! Requests and answers are JSON. Nodes of different versions can work together: a node ignores fields that it does not
+//! know, and refuses requests that it does not know.
 
 use broker::info::{ClientInfo, ListQuery, SubscriptionInfo};
 use serde::de::DeserializeOwned;

@@ -1,8 +1,8 @@
 //! Login limits: failed logins by user and address, the login rate of the node, and flapping connections.
 //!
-//! Failures are counted per pair of user and address, so that a device with a wrong password does not lock out others
+//! Failures are counted per pair of user and address. A device with a wrong password thus does not lock out others
 //! behind the same NAT. An address that fails for many users, and a user attacked from many addresses, are locked out
-//! as a whole, except for pairs that have logged in before.
+//! as a whole. Pairs that have logged in before are exempt.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};

@@ -1,5 +1,5 @@
 //! Settings of authentication and authorisation. Authenticators, rule sources and rules are JSON values, as in the
-//! store, so that the configuration file and the API share one format and one parser.
+//! store. The configuration file and the API thus share one format and one parser.
 
 use hooks::UserConfig;
 use serde_json::{Map, Value};

@@ -142,8 +142,8 @@ pub(crate) struct LoadArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct PaceArgs {
-    /// Messages a publisher may have sent that its slowest subscriber has not received (and, at QoS 1 and 2, that the
-    /// broker has not acknowledged) [default: 200; fanin and fanout: 20]
+    /// Messages of a publisher that its slowest subscriber has not received, or at QoS 1 and 2 the broker has not
+    /// acknowledged [default: 200; fanin and fanout: 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) window: Option<u32>,
     /// Send this many messages per second in total instead, without waiting for answers; latency is measured from the

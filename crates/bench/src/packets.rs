@@ -31,8 +31,8 @@ pub(crate) struct ConnectTemplate {
 }
 
 impl ConnectTemplate {
-    /// The CONNECT of one client, with a clean session or with one that stays for an hour after it has gone (in the
-    /// versions before 5, for as long as the broker keeps it).
+    /// The CONNECT of one client, with a clean session or with one that stays for an hour after the connection. In the
+    /// versions before 5, it stays for as long as the broker keeps it.
     pub(crate) fn connect(&self, client_id: &str, session: SessionKind) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         // Where each client has a name of its own, such as the token of a device.

@@ -1,8 +1,8 @@
 //! The rule engine: connects the rule language to the hooks of the broker.
 //!
-//! [`Engine`] compiles the rules of a node and gives every shard the same immutable index of them, which is
-//! replaced as a whole when a rule changes. Shards evaluate rules where events happen. Outputs are published,
-//! logged or handed to a [`SinkPort`]. One thread owns the windows of all rules and all shards.
+//! [`Engine`] compiles the rules of a node and gives every shard the same immutable index of them. It is replaced as a
+//! whole when a rule changes. Shards evaluate rules where events happen. Outputs are published, logged or handed to a
+//! [`SinkPort`]. One thread owns the windows of all rules and all shards.
 
 mod action;
 mod action_error;

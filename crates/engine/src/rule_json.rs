@@ -46,8 +46,8 @@ impl RuleJson {
     }
 }
 
-/// Removes whitespace between tokens. Parts of a payload are written as they are received, and a line break in them would end the
-/// line of a stream that shows them.
+/// Removes whitespace between tokens. Parts of a payload are written as they are received. A line break in them would
+/// end the line of a stream that shows them.
 fn remove_whitespace(json: &mut Vec<u8>) {
     let (mut in_string, mut is_escaped) = (false, false);
     json.retain(|byte| {

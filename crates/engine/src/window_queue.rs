@@ -1,9 +1,8 @@
 //! The queue of rows from the shards to the thread that owns the windows.
 //!
-//! A window counts the events of all shards. For a rule with a window, a shard therefore evaluates only WHERE
-//! and sends matching rows as bytes over this queue to one thread, which owns the windows of all rules. Rows
-//! of one shard keep their order. The queue is bounded: above the limit publishers wait, and far above it
-//! rows are dropped and counted.
+//! A window counts the events of all shards. For a rule with a window, a shard therefore evaluates only WHERE. It sends
+//! matching rows as bytes over this queue to one thread, which owns the windows of all rules. Rows of one shard keep
+//! their order. The queue is bounded: above the limit publishers wait, and far above it rows are dropped and counted.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! The interface between the broker and relay endpoints.
 //!
 //! A relay endpoint is a topic, `$relay/{endpoint}`, whose clients speak plain WebSocket: every message of one connection
-//! goes to all others. The broker treats such a connection as a client with one subscription and "no local", so that
-//! order, delivery between shards, limits and hooks are those of MQTT. What the messages mean is the business of a
-//! [`RelayService`]: which endpoints exist, in which form receivers get messages, and which messages are requests to the
-//! service itself.
+//! goes to all others. The broker treats such a connection as a client with one subscription and "no local". Order,
+//! delivery between shards, limits and hooks are thus those of MQTT. What the messages mean is the business of a
+//! [`RelayService`]: which endpoints exist, in which form receivers get messages, and which messages are requests to
+//! the service itself.
 
 use std::borrow::Cow;
 use std::sync::Arc;

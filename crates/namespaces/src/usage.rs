@@ -1,8 +1,8 @@
 //! What the clients of a namespace use at the moment, and its limits: connections, messages per second, and stored
 //! telemetry.
 //!
-//! Shards take messages from an allowance of their own and refill it in slices, so that a message needs neither a lock
-//! nor a change of memory that other shards use.
+//! Shards take messages from an allowance of their own and refill it in slices. A message thus needs neither a lock nor
+//! a change of memory that other shards use.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -297,8 +297,8 @@ mod tests {
         assert_eq!(usage.connections(), 0);
     }
 
-    /// Over ten seconds and two shards, as many messages are accepted as the limit says, and those of one second and of the
-    /// slices at once.
+    /// Over ten seconds and two shards, as many messages are accepted as the limit says. Those of one second and of the
+    /// slices are accepted at once.
     #[test]
     fn the_rate_is_that_of_all_shards_together() {
         for limit in [1, 10, 1000, 100_000] {

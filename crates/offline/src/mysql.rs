@@ -4,8 +4,8 @@
 //! number), `P_message` (separately stored bodies with their number of entries), `P_received` (QoS 2 packet ids of
 //! clients).
 //!
-//! A group is one transaction. It begins by incrementing the stored group number, conditional on the previous number,
-//! so that the transaction of an abandoned connection cannot be applied after that of another.
+//! A group is one transaction. It begins by incrementing the stored group number, conditional on the previous number.
+//! The transaction of an abandoned connection thus cannot be applied after that of another.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -1,7 +1,8 @@
 //! Messages that are counted and kept together, because a client has sent them with one read.
 //!
-//! Counters and last messages of an endpoint are shared by all shards. Recording a fast client's messages one by one took 11 % of
-//! the time of a node that relays them between pairs, mostly for waiting until each message was in memory that other threads see.
+//! Counters and last messages of an endpoint are shared by all shards. Recording a fast client's messages one by one
+//! took 11 % of the time of a node that relays them between pairs. Most of that was the wait until each message was in
+//! memory that other threads see.
 
 use std::cell::RefCell;
 use std::sync::Arc;

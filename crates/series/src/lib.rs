@@ -16,9 +16,9 @@
 //! (`deletions.rs`). The maintenance thread (`maintenance.rs`) forces the log to disk, prepares its next file
 //! and checks the free disk space.
 //!
-//! **Order.** Rows of a partition are numbered. A segment file states up to which row all rows are in segment
-//! files, so that a start (`replay.rs`) reads only the rest from the log. It also states the number of its
-//! last row, so that the younger of two values of one time is known.
+//! **Order.** Rows of a partition are numbered. A segment file states up to which row all rows are in segment files. A
+//! start (`replay.rs`) thus reads only the rest from the log. It also states the number of its last row, so that the
+//! younger of two values of one time is known.
 //!
 //! **Read path.** A scan (`scan.rs`) takes a snapshot under the lock and visits the windows in order of time.
 //! It merges only what overlaps: late rows, files that are not merged yet, and memory. Aggregates use the

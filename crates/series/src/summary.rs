@@ -122,8 +122,8 @@ impl NumericValue {
     }
 }
 
-/// Compares without rounding the integer to a double, which would make different integers equal to one float
-/// and the result dependent on the order of the values.
+/// Compares without rounding the integer to a double. Rounding would make different integers equal to one float, and
+/// the result dependent on the order of the values.
 fn compare_mixed(int: i64, float: f64) -> Ordering {
     const BEYOND_I64: f64 = (1_u64 << 63) as f64;
     if float >= BEYOND_I64 {

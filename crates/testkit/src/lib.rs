@@ -1,5 +1,6 @@
-//! What tests of several crates need and no program does: children that do not outlive the test, real
-//! servers on ports of their own, certificates for them, and a network that can be made slow or cut. Only ever a dev-dependency.
+//! What tests of several crates need and no program does. It contains children that do not outlive the test, real
+//! servers on ports of their own, certificates for them, and a network that can be made slow or cut. Only ever a
+//! dev-dependency.
 //!
 //! A failure in this crate means that a test cannot continue: it panics with the reason.
 

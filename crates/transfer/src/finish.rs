@@ -22,8 +22,8 @@ pub enum FinishStep {
 }
 
 impl FileService {
-    /// Completes a transfer: checks that nothing is missing, computes the digest of up to `budget` bytes that were not
-    /// digested as they arrived, and makes the file visible when its digest is verified. `size` and `checksum` override
+    /// Completes a transfer. Checks that nothing is missing, and computes the digest of up to `budget` bytes that were
+    /// not digested as they arrived. Makes the file visible when its digest is verified. `size` and `checksum` override
     /// what was announced. If the file is complete already and is the same, nothing is done.
     ///
     /// # Errors

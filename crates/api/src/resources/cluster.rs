@@ -39,7 +39,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  and other nodes pass their clients on to it until it is stopped. Ends with the member's process.",
             )
             .path_parameter("node", "The name of the node.")
-            .empty_response(204, "The drain has begun, or was begun before.")
+            .empty_response(204, "The member is draining. A repeated request changes nothing.")
             .problem_response(404, "The node is not a member of a cluster, or there is no such member.")
             .problem_response(503, "The member does not answer."),
         delete(DRAIN, "cancelDrain", cancel_drain)

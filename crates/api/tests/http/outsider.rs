@@ -1,4 +1,4 @@
-//! Roles in namespaces: every route of the API is called by an operator of another namespace, so that a new route is
+//! Roles in namespaces: every route of the API is called by an operator of another namespace. A new route is thus
 //! tested without a test of its own.
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! `tidegate bench pipeline`: what the way of a device's message into the telemetry store costs, measured in this process through
-//! the same door by which the node's listeners bring messages.
+//! `tidegate bench pipeline`: the cost of a device's message on its way into the telemetry store. It is measured in
+//! this process, through the interface that the listeners of a node use.
 //!
 //! A message counts when it can be read back from the store. Its latency is from hand-over until it is stored. Senders wait as the
 //! listeners make publishers wait: while the pipeline is saturated, they hand nothing over.

@@ -1,5 +1,5 @@
-//! Results of rows, kept as JSON beside the page and written after each row, so that an interrupted run can continue and
-//! pages can be generated again.
+//! Results of rows, kept as JSON beside the page and written after each row. An interrupted run can continue, and pages
+//! can be generated again.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -445,7 +445,7 @@ impl Shard {
     }
 
     /// Sends a response once the records of this turn are in the log, and in the logs of the shards to which the turn
-    /// passed messages, whether or not the data of hooks is durable. The caller limits the number of its responses.
+    /// passed messages. It does not wait for the data of hooks. The caller limits the number of its responses.
     pub(crate) fn respond_when_stored(&mut self, respond: Box<dyn FnOnce() + Send>) {
         let journal = self.delivery.journal.as_ref();
         let turn = journal

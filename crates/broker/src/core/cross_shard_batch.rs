@@ -248,8 +248,8 @@ impl CrossShardBatch {
     /// Reads a batch of another node, and checks everything that [`iter`](Self::iter) takes for granted. Times are
     /// shifted by the difference between the clocks of the nodes, `clock_ms`.
     ///
-    /// Payloads are copied: one that is retained or queued must not keep the whole message between nodes in memory, nor
-    /// the room of its frame among the received frames, which are limited.
+    /// Payloads are copied: one that is retained or queued must not keep the whole message between nodes in memory. Nor
+    /// must it occupy the room of its frame among the received frames, which are limited.
     pub(crate) fn decode(encoded: &[u8], clock_ms: i64) -> Result<Self, BatchError> {
         let mut outer = UntrustedReader { rest: encoded };
         let count = outer.u32()?;

@@ -33,8 +33,8 @@ const SAMPLE_EVERY: u32 = 1024;
 
 /// The connections and sessions of a shard, and what delivering a message to them needs.
 ///
-/// It decides nothing about connections: those to be closed are collected in `pending_closes`, which the shard carries
-/// out after each call, and those with output in `dirty`, which their owner writes at the end of the turn.
+/// It decides nothing about connections. Those to be closed are collected in `pending_closes`, which the shard carries
+/// out after each call. Those with output are in `dirty`; their owner writes them at the end of the turn.
 pub(crate) struct Delivery {
     pub(crate) connections: Table<ConnectionIx, Connection>,
     pub(crate) sessions: Table<SessionIx, Session>,

@@ -1,8 +1,8 @@
 //! Messages that hooks publish because of other messages, and the waiting of their publishers.
 //!
 //! They are published in the order in which hooks returned them: some at once, the rest in later turns, with other work
-//! in between. Messages derived from a derived message are queued behind all others and charged to the same budget, so
-//! that rules that answer each other terminate, however they branch. The publisher of the first message is answered
+//! in between. Messages derived from a derived message are queued behind all others and charged to the same budget.
+//! Rules that answer each other thus terminate, however they branch. The publisher of the first message is answered
 //! when the last one is published, and is not read until then.
 //!
 //! It orchestrates: the messages and their budgets are in `DerivedMessages`, what a publisher waits for in `PublisherWait`.

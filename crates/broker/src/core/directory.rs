@@ -1,5 +1,5 @@
 //! State shared by all shards of the node and used only when clients come and go. It records which shard holds the
-//! session of a client id, which client holds an exclusive topic, and the numbers of connections, sessions and delayed
+//! session of a client id, and which client holds an exclusive topic. It counts connections, sessions and delayed
 //! messages.
 
 use foldhash::fast::RandomState;

@@ -1,5 +1,6 @@
-//! A drain: a node that is to be stopped accepts no new connections and disconnects its clients, some at a time, so that they connect to
-//! other nodes. Sessions stay; connections that other nodes pass on to them are accepted, and are not closed.
+//! A drain: a node that is to be stopped accepts no new connections. It disconnects its clients, some at a time, so
+//! that they connect to other nodes. Sessions stay; connections that other nodes pass on to them are accepted, and are
+//! not closed.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,13 +1,13 @@
 //! The journal of a shard: what a turn writes to the store, and what waits until it is written.
 //!
 //! All changes of a turn to durable sessions, retained and delayed messages go into one batch of the store, numbered by
-//! the turn. Answers that confirm receipt (PUBACK, PUBREC, PUBCOMP, PUBREL, SUBACK) and QoS 2 messages to a subscriber
-//! stay in their outbox, with everything behind them, until their turn is complete. A turn is complete when its own
-//! batch is in the log, and so is what other shards wrote because of the shard messages sent with it. Turns complete in
-//! order.
+//! the turn. Answers that confirm receipt are PUBACK, PUBREC, PUBCOMP, PUBREL and SUBACK. They and QoS 2 messages to a
+//! subscriber stay in their outbox, with everything behind them, until their turn is complete. A turn is complete when
+//! its own batch is in the log. What other shards wrote because of its shard messages must also be in the log. Turns
+//! complete in order.
 //!
-//! A shard confirms shard messages by *its own* log alone, not by what it forwarded in turn, so that two shards never
-//! wait for each other.
+//! A shard confirms shard messages by *its own* log alone, not by what it forwarded in turn. Two shards thus never wait
+//! for each other.
 
 use std::collections::VecDeque;
 
@@ -29,8 +29,8 @@ pub(crate) const FIRST_LINK_NUMBER: u64 = 1 << 62;
 ///
 /// A QoS 2 message that a durable session published must reach subscribers on another shard exactly once. One shard
 /// logs its packet id, the other shard logs its subscribers, and the node may die in between. Therefore the message is
-/// written into the link together with the packet id, and the shard message about it leaves when that is in the log.
-/// The other shard removes it from the link in the batch that records its subscribers. A start delivers the messages it
+/// written into the link together with the packet id. The shard message about it leaves when that is in the log. The
+/// other shard removes it from the link in the batch that records its subscribers. A start delivers the messages it
 /// finds in a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShardLink {

@@ -62,22 +62,23 @@ struct WaitingTurn {
 
 /// Stands for all other nodes towards the shards of this one, and for all shards towards the other nodes.
 ///
-/// To a shard it is one more shard, with the highest number: it announces the filters and group members of all other
-/// nodes together, confirms announcements when all reachable nodes have applied them, and confirms turns when all nodes
-/// that received messages of a turn have logged them. Thus a SUBACK waits for all nodes as it waits for all shards, and so
+/// To a shard it is one more shard, with the highest number. It announces the filters and group members of all other
+/// nodes together. It confirms announcements when all reachable nodes have applied them, and turns when all nodes that
+/// received messages of a turn have logged them. Thus a SUBACK waits for all nodes as it waits for all shards, and so
 /// does a PUBACK.
 ///
-/// A node that cannot be reached any more is kept for a while, with its filters and the messages above QoS 0 for it, which
-/// it gets when it returns. Only afterwards, or if it has left the cluster, nothing waits for it any more; messages for one
-/// member of a group then go to other members. Nodes have *slots* therefore, which they keep, besides the index of a peer.
+/// A node that cannot be reached any more is kept for a while, with its filters and the messages above QoS 0 for it. It
+/// gets them when it returns. Afterwards, or if it has left the cluster, nothing waits for it any more. Messages for
+/// one member of a group then go to other members. Nodes have *slots* therefore, which they keep, besides the index of
+/// a peer.
 ///
 /// To the other nodes it announces what any shard wants. What a node receives goes on to its shards only, never to a
-/// third node, except a message for a member of a group that has left meanwhile.
+/// third node. The exception is a message for a member of a group that has left meanwhile.
 ///
 /// The owner sets the time with [`set_now`](Self::set_now). It passes what shards send to [`handle_shard_messages`](Self::handle_shard_messages), and what nodes send to
 /// [`handle_node_message`](Self::handle_node_message). It reports nodes with [`add_peer`](Self::add_peer) and
-/// [`remove_peer`](Self::remove_peer). At the end of a turn it calls [`end_turn`](Self::end_turn), sends the messages in
-/// `outgoing` to the nodes, and those of `queues` to the shards, and handles those in `to_tunnel_exits`.
+/// [`remove_peer`](Self::remove_peer). At the end of a turn it calls [`end_turn`](Self::end_turn). Then it sends the
+/// messages in `outgoing` to the nodes and those of `queues` to the shards, and handles those in `to_tunnel_exits`.
 pub(crate) struct NodeRouter {
     shards: u16,
     /// Whether shards have a log, so that they confirm turns.

@@ -1,5 +1,5 @@
 //! Limits on incomplete packets: how many bytes a shard keeps of them, for all of its connections and for each
-//! listener, how many all shards keep together, and for how long.
+//! listener. Other limits are how many all shards keep together, and for how long.
 //!
 //! It orchestrates: the bytes are counted in `PartialPacketBudget`, the times in `ConnectionDeadlines`.
 

@@ -108,9 +108,10 @@ impl Shard {
     ///
     /// What they wait for is in memory and will be written when the store recovers, or is lost with the process. So there
     /// is no true answer to it: PUBACK and PUBREC with success would confirm what is not durable [MQTT-4.3.2-4,
-    /// MQTT-4.3.3-8], and with an error they would say that a message is not accepted (MQTT 5, section 3.4.2.1) that
-    /// subscribers may still receive. 3.1.1 has no negative answer at all. A closed connection leaves it open: the client
-    /// sends again what was not acknowledged [MQTT-4.4.0-1], and then a failing store rejects it before it takes effect.
+    /// MQTT-4.3.3-8]. With an error they would say that a message is not accepted (MQTT 5, section 3.4.2.1) that
+    /// subscribers may still receive. 3.1.1 has no negative answer at all. A closed connection leaves it open: the
+    /// client sends again what was not acknowledged [MQTT-4.4.0-1], and then a failing store rejects it before it takes
+    /// effect.
     pub(crate) fn close_unanswered_connections(&mut self) {
         let now_ms = self.now_ms();
         let Some(journal) = &mut self.delivery.journal else {

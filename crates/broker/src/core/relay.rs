@@ -297,8 +297,8 @@ impl Delivery {
 }
 
 /// Time from the beginning of a connection to its first ping: between a quarter of the interval and the whole, different for
-/// each slot. Otherwise thousands of clients that connect together, as after a network failure, would be pinged together from then
-/// on, and messages would wait behind these pings.
+/// each slot. Otherwise thousands of clients that connect together, as after a network failure, would be pinged
+/// together from then on. Messages would wait behind these pings.
 fn first_ping_ms(at: ConnectionIx, ping_interval_s: u16) -> u64 {
     let interval_ms = u64::from(ping_interval_s) * 1000;
     // Multiples of the golden ratio are spread evenly, whatever their number.

@@ -116,8 +116,8 @@ impl RelayBacklog {
     }
 
     /// The limit that applies when a frame has just been added, if all backlogs of the shard together have the limit
-    /// `all_bytes`. While half of that is in use, a receiver with more than an equal part of it drops twice what it gets, so that the
-    /// memory shrinks gradually, and those that stall cannot take the memory of others.
+    /// `all_bytes`. While half of that is in use, a receiver with more than an equal part of it drops twice what it
+    /// gets. The memory then shrinks gradually, and those that stall cannot take the memory of others.
     pub(super) fn limit_bytes(
         &self,
         own_bytes: usize,

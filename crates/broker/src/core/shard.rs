@@ -67,9 +67,9 @@ pub(crate) enum ConnectionAction {
 /// - [`tick`](Shard::tick) runs the timers; it is due every `TICK_MS`.
 ///
 /// After each call the owner calls [`close_pending_connections`](Shard::close_pending_connections) and
-/// [`poll_hooks`](Shard::poll_hooks), and starts `started_authentications`. Once a turn it ends the turn with `end_turn`,
-/// sends `shard_queues` to the other shards, writes the outboxes of the connections in `delivery.dirty`, and calls
-/// [`resume`](Shard::resume) for those in `to_wake`.
+/// [`poll_hooks`](Shard::poll_hooks), and starts `started_authentications`. Once a turn it ends the turn with
+/// `end_turn` and sends `shard_queues` to the other shards. Then it writes the outboxes of the connections in
+/// `delivery.dirty`, and calls [`resume`](Shard::resume) for those in `to_wake`.
 pub(crate) struct Shard {
     pub(crate) id: u16,
     pub(crate) shards: u16,

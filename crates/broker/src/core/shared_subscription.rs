@@ -1,8 +1,8 @@
 //! Shared subscriptions: the members of one group under one filter, on this and on other shards, and the selection of
 //! the member that receives a message.
 //!
-//! Members are counted over shards in the order of their shard's number, so that shards that agree on the counts agree
-//! on which member is the n-th. Only online members are chosen as long as there is one.
+//! Members are counted over shards in the order of their shard's number. Shards that agree on the counts thus agree on
+//! which member is the n-th. Only online members are chosen as long as there is one.
 
 use std::rc::Rc;
 

@@ -12,8 +12,8 @@ const READ_BYTES: u32 = 64 * 1024;
 
 /// The reads of one shard, by the numbers of sessions in the store.
 ///
-/// It owns the sessions that wait for a read, in the order of their requests, the reads of the turn in progress, and
-/// the number of reads whose page has not arrived. It limits the reads that sessions request to
+/// It owns the sessions that wait for a read, in the order of their requests. It also owns the reads of the turn in
+/// progress, and the number of reads whose page has not arrived. It limits the reads that sessions request to
 /// `MAX_CONCURRENT_READS`; the redistribution of a backlog, one at a time, is not delayed by them.
 ///
 /// - [`request`](Self::request) adds a session. The caller takes sessions with [`next_request`](Self::next_request), as

@@ -1,6 +1,7 @@
-//! Measures rows per second through a sink, from `push` to the server's answer, compared with a minimal client that writes the same
-//! batches in alternating runs: `cargo run --release --example sink_speed --all-features -- SERVER... [ROWS]`, with SERVER one of
-//! `mysql`, `postgres`, `redis` or `opensearch` (which is started for it).
+//! Measures rows per second through a sink, from `push` to the server's answer. It is compared with a minimal client
+//! that writes the same batches in alternating runs:
+//! `cargo run --release --example sink_speed --all-features -- SERVER... [ROWS]`, with SERVER one of `mysql`,
+//! `postgres`, `redis` or `opensearch` (which is started for it).
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

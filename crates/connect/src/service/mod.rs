@@ -271,8 +271,8 @@ impl ConnectorService {
         self.unsettled(shard).is_any.load(Relaxed)
     }
 
-    /// Calls `done`, from any thread, when all rows this shard has pushed to sinks with files are written to them, so that the end
-    /// of the process loses none. Files that cannot be written are not waited for.
+    /// Calls `done`, from any thread, when all rows this shard has pushed to sinks with files are written to them. The
+    /// end of the process then loses none. Files that cannot be written are not waited for.
     pub fn settle(&self, shard: u16, done: Box<dyn FnOnce() + Send + Sync>) {
         let done = WrittenCallback::new(done);
         let unsettled = self.unsettled(shard);

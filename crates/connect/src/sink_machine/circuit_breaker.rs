@@ -188,8 +188,8 @@ impl CircuitBreaker {
     }
 }
 
-/// The pause after a number of consecutive failures. It doubles with each failure, and is random between half of that and all of
-/// it, so that sinks which failed together do not retry together.
+/// The pause after a number of consecutive failures. It doubles with each failure, and is random between half of that
+/// and all of it. Sinks that failed together thus do not retry together.
 pub(crate) fn backoff(retry: &RetrySettings, failures: u32) -> Duration {
     let doubled = 1_u64
         .checked_shl(failures.saturating_sub(1))

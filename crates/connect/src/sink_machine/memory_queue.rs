@@ -1,6 +1,6 @@
-//! Rows in memory between the shards and the machine. Each shard appends to its own part under a lock that only the
-//! machine contends for, for no longer than it takes to detach some chunks. The machine is woken once for the number of
-//! rows that it waits for.
+//! Rows in memory between the shards and the machine. Each shard appends to its own part under a lock. Only the machine
+//! contends for it, for no longer than it takes to detach some chunks. The machine is woken once for the number of rows
+//! that it waits for.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};

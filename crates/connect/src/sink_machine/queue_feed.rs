@@ -88,8 +88,8 @@ impl SharedDiskQueue {
         done.await.map_err(io::Error::other)
     }
 
-    /// Whether rows have to stay in memory. If publishers are paused when the queue is full, the rows already accepted are still
-    /// written to files, up to twice the limit, so that no acknowledged row is in memory alone.
+    /// Whether rows have to stay in memory. If publishers are paused when the queue is full, the rows already accepted
+    /// are still written to files, up to twice the limit. No acknowledged row is then in memory alone.
     fn is_full_for(&self, memory: &MemoryQueue) -> bool {
         let disk = self.lock();
         let is_full = disk.is_full();

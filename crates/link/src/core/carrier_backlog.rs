@@ -2,7 +2,8 @@
 //!
 //! Sockets and routers may take many megabytes, and an urgent message would wait behind all of them. PING frames between
 //! chunks show how much the peer has read, and how fast. Twice what is under way at that rate without a queue may be
-//! passed to the carrier, or what the peer reads in [`QUEUE_TIME`] if that is more, but always [`MIN_LIMIT_BYTES`].
+//! passed to the carrier, or what the peer reads in [`QUEUE_TIME`] if that is more. [`MIN_LIMIT_BYTES`] may always be
+//! passed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

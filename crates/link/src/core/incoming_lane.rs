@@ -1,8 +1,8 @@
 //! Messages of one priority from the peer: which have arrived, which are acknowledged, which wait for the application.
 //!
 //! The record that excludes duplicates consists of all numbers below the first gap, and of the ranges after it. A peer
-//! may be ahead of the first gap by the horizon at most, and leaves a limited number of gaps, so that the record is limited
-//! and never forgets.
+//! may be ahead of the first gap by the horizon at most, and leaves a limited number of gaps. The record is thus
+//! limited and never forgets.
 
 use std::collections::VecDeque;
 use std::ops::Range;

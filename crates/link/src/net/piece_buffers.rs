@@ -1,6 +1,6 @@
 //! Buffers of content that is sent in pieces of one size, such as a file. They are used again when the peer has acknowledged what they
 //! contained. Otherwise each piece is allocated by the thread that reads it and released by the one that receives the
-//! acknowledgement, and the allocator keeps several times what is in use.
+//! acknowledgement. The allocator then keeps several times what is in use.
 
 use std::collections::VecDeque;
 

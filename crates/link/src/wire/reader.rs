@@ -27,9 +27,9 @@ const CAUTIOUS_BYTES: usize = 2 * 1024;
 /// After so many small frames, no large one is expected.
 const CAUTIOUS_FRAMES: u32 = 8;
 /// Buffers of large frames that are used again when the application has dropped their content. While an application does
-/// not read, for example because it syncs a file, they are a whole stream window of 8 MiB. Those beyond these limits would be
-/// released by the application and allocated anew by the carrier, and the allocator keeps several times what is in use. More
-/// than that would only spread the content over more of the processor's cache.
+/// not read, for example because it syncs a file, they are a whole stream window of 8 MiB. Those beyond these limits
+/// would be released by the application and allocated anew by the carrier. The allocator then keeps several times what
+/// is in use. More than that would only spread the content over more of the processor's cache.
 const MAX_RECYCLED_BUFFERS: usize = 96;
 const MAX_RECYCLED_BYTES: usize = 9 * 1024 * 1024;
 

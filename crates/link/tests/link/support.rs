@@ -13,7 +13,7 @@ use link::wire::header::FrameType;
 use link::wire::reader::FrameReader;
 
 /// Opens a locked file or directory. A child process that another test starts holds the locks of this process until it
-/// executes its program, so that a lock that was just released may be taken for a moment.
+/// executes its program. A lock that was just released may thus be taken for a moment.
 pub(crate) fn open_locked<T, E: std::fmt::Debug>(mut open: impl FnMut() -> Result<T, E>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

@@ -169,7 +169,7 @@ fn escape_end(bytes: &[u8], at: usize) -> JsonResult<usize> {
 
 /// Number of bytes from the start that need no attention inside a string: no quote, backslash or control
 /// character. Processes eight bytes at a time. The last eight may overlap those before them, and a text of four to
-/// seven bytes is two overlapping halves, so that only very short texts are read byte by byte.
+/// seven bytes is two overlapping halves. Only very short texts are thus read byte by byte.
 #[inline]
 pub fn unescaped_prefix_length(bytes: &[u8]) -> usize {
     let mut at = 0;

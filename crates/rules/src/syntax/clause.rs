@@ -259,8 +259,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses a source, usually in quotes. An unquoted source ends at a blank or a comma and is read from the
-    /// text itself, because the lexer would treat its characters as operators and comments.
+    /// Parses a source, usually in quotes. An unquoted source ends at a blank or a comma and is read from the text
+    /// itself. The lexer would treat its characters as operators and comments.
     fn parse_source(&mut self) -> Result<(Box<str>, Span), StatementError> {
         const EXPECTED: &str = "a source in quotes, such as \"t/#\" or \"$EVENT.PUBLISH\"";
         let token = self.peek().clone();

@@ -25,8 +25,8 @@ use chunk::{NONE, RowPosition};
 const MAX_CHUNK_ROWS: usize = 1 << 16;
 const MAX_CHUNKS: usize = (1 << 16) - 2;
 const PAGE: usize = 1024;
-/// A row that is in no segment file yet has the size of its encoded values and this, about what its record takes in
-/// the write-ahead log.
+/// A row that is in no segment file yet has the size of its encoded values and this. That is about what its record
+/// takes in the write-ahead log.
 const WAITING_ROW_BYTES: u32 = 16;
 /// Memory per device apart from its rows.
 const SLOT_BYTES: usize = size_of::<DeviceSlot>() + 8;

@@ -5,8 +5,8 @@
 //! file covers them all. Files are allocated before they are mapped: a full disk is an error when a block is
 //! claimed. docs/internals/series.md describes the format.
 //!
-//! The code is not shared with the message log of `store`, where one thread orders the batches of all shards and writes
-//! each with one system call. Here every partition appends at the same time to a block of its own, and an order
+//! The code is not shared with the message log of `store`. There, one thread orders the batches of all shards and
+//! writes each with one system call. Here every partition appends at the same time to a block of its own, and an order
 //! exists only within a partition.
 
 pub(crate) mod block;

@@ -14,8 +14,8 @@
 //! | 48 | lsn known to be on disk (8) | 32 | records |
 //! | 56 | time it was made, ms (8) | | |
 //!
-//! Frames are numbered consecutively (lsn). The salt of a segment is part of the CRC of its frames, so remains of an earlier
-//! file on the disk, or a payload that looks like a frame, are not mistaken for one.
+//! Frames are numbered consecutively (lsn). The salt of a segment is part of the CRC of its frames. Remains of an
+//! earlier file on the disk, or a payload that looks like a frame, are thus not mistaken for one.
 
 use std::io;
 

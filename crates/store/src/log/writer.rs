@@ -1,5 +1,5 @@
-//! The writer: takes what all shards submitted since the last round, writes it with one call, syncs according to the policy,
-//! and then reports it once per shard. `writer_loop.rs` is its thread.
+//! The writer takes what all shards submitted since the last round and writes it with one call. It syncs according to
+//! the policy, and then reports it once per shard. `writer_loop.rs` is its thread.
 //!
 //! Nothing is acknowledged that is not written. When a write fails, the segment is abandoned, batches keep their order, and
 //! the write is retried in a new segment with growing pauses.

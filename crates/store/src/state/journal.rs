@@ -1,9 +1,9 @@
 //! Parser for journals of the LSM library, which are sequences of batches.
 //!
-//! A batch is a start (tag 1, number of items (4), sequence number (8)), its items, and an end (tag 3, XXH3 of the items (8), a
-//! magic of four bytes). An item is a tag 2, type, compression, keyspace (8), lengths of key (2), value (4) and stored value
-//! (4), key and stored value; or a tag 4 and the number of a cleared keyspace (8). Numbers are little-endian. A new journal has
-//! preallocated zeros behind its last batch.
+//! A batch is a start, its items and an end. The start is tag 1, number of items (4) and sequence number (8); the end
+//! is tag 3, XXH3 of the items (8) and a magic of four bytes. An item is a tag 2, type, compression, keyspace (8),
+//! lengths of key (2), value (4) and stored value (4), key and stored value; or a tag 4 and the number of a cleared
+//! keyspace (8). Numbers are little-endian. A new journal has preallocated zeros behind its last batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use super::instance::{DATABASE, PASSWORD, Rows, ServerInstance, USER, error_text};
 use crate::certificates::TlsIdentity;
 
-/// The tables a server cannot start without. mariadb-install-db would make them as well, but needs programs from other
-/// packages and ten times as long, for help texts.
+/// The tables a server cannot start without. `mariadb-install-db` would create them as well, but needs programs from
+/// other packages and ten times as long, for help texts.
 const SYSTEM_TABLES: [&str; 3] = [
     "mysql_system_tables.sql",
     "mysql_performance_tables.sql",

@@ -1,5 +1,5 @@
-//! The configuration: read from a file, the environment and flags by one table of settings,
-//! validated as a whole, and documented by a reference generated from the same table.
+//! The configuration. It is read from a file, the environment and flags by one table of settings, and validated as a
+//! whole. Its reference is generated from the same table.
 
 mod added_listener;
 mod alarm_settings;

@@ -1,6 +1,5 @@
-//! Converts a draft to a configuration: checks that need the whole configuration (a listener
-//! without an address, two on one port, TLS files that do not match), and defaults that depend on
-//! the machine.
+//! Converts a draft to a configuration, with defaults that depend on the machine. Checks need the whole configuration:
+//! a listener without an address, two on one port, TLS files that do not match.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -12,9 +12,9 @@ use store::{
 };
 use tokio::runtime::Handle;
 
-/// Kinds that all nodes have. Not among them: what concerns one node (listeners, certificates, changed settings, sessions
-/// of the console, states of rules), what would happen once per node (sources), and firmware, whose files are on one
-/// node.
+/// Kinds that all nodes have. Not among them is what concerns one node: listeners, certificates, changed settings,
+/// sessions of the console, states of rules. Nor are sources, which would work once per node, and firmware, whose files
+/// are on one node.
 const REPLICATED_KINDS: [&str; 19] = [
     api::API_KEY_KIND,
     api::DASHBOARD_KIND,

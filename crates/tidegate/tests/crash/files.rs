@@ -1,5 +1,5 @@
-//! Files over MQTT: a client sends segments in random order, the node is killed while some of them are on their way, and
-//! what was acknowledged is there afterwards. Each file that is finished has exactly the bytes that were sent.
+//! Files over MQTT: a client sends segments in random order, and the node is killed while some of them are on their
+//! way. What was acknowledged is there afterwards. Each file that is finished has exactly the bytes that were sent.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Has a lasting subscription to everything the publishers send, is there all the time or now and then, and in the end has
-//! everything, in order.
+//! A client with a durable subscription to everything that the publishers send. It is connected all the time or now and
+//! then, and has everything in the end, in order.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Behaviour over the wire: the real program is started and spoken to through raw sockets, with packets built
-//! by hand, so that these tests are a second opinion on the codec as well.
+//! Behaviour over the wire: the real program is started, and the tests use raw sockets with packets built by hand. Thus
+//! they also verify the codec independently.
 //!
 //! `TIDEGATE_TEST_BROKER=host:port` (and `TIDEGATE_TEST_BROKER_WS=host:port`) points the raw tests at another
 //! broker that is already running; tests that need the process of the node are skipped then.

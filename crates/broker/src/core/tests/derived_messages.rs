@@ -271,8 +271,8 @@ impl Hooks for CountingHooks {
     }
 }
 
-/// The packet id of a QoS 2 message was in the log when the node died, but the hooks' data of the message may not have
-/// been durable.
+/// The packet id of a QoS 2 message was in the log when the node died. The hooks' data of the message may not have been
+/// durable.
 #[test]
 fn hooks_receive_a_repeated_qos_2_message_again_after_a_start() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);

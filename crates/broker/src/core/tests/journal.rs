@@ -162,7 +162,7 @@ fn shards_never_wait_for_each_other() {
 }
 
 /// A QoS 2 message of a durable publisher for a session on another shard. Its packet id and its link entry are in one
-/// batch, and the other shard does not receive it before that batch is in the log.
+/// batch. The other shard does not receive it before that batch is in the log.
 #[test]
 fn a_qos_2_message_crosses_shards_after_its_packet_id_is_logged() {
     let mut sim = durable(2, 1);

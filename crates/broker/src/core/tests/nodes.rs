@@ -443,8 +443,8 @@ fn a_node_that_leaves_delays_no_answer() {
     assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
 }
 
-/// A cluster with a durable session without connection on node 1, for which a message was published on node 0 that has
-/// not reached node 1.
+/// A cluster with a durable session without connection on node 1. A message for it was published on node 0 and has not
+/// reached node 1.
 fn with_durable_subscriber(seed: u64) -> (ClusterSim, SimConnection) {
     let mut cluster = ClusterSim::new(2, 2, seed, true);
     let mut subscriber = cluster.connect(1, 0, "subscriber", false);

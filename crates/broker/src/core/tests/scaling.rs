@@ -1,6 +1,5 @@
-//! Measures the gain of a second shard without sockets, since the kernel's share of the work and the load generator
-//! would need cores of their own. Run it with
-//! `cargo test --release -p tidegate-broker -- --ignored --nocapture two_shards`.
+//! Measures the gain of a second shard without sockets. The kernel's share of the work and the load generator would
+//! need cores of their own. Run it with `cargo test --release -p tidegate-broker -- --ignored --nocapture two_shards`.
 //!
 //! Each shard is a thread with 50 publishers. A topic's one subscriber is on any shard with the same probability, so
 //! that with two shards half of all messages cross. A message counts when it is in its subscriber's outbox. Rates are

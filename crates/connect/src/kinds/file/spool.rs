@@ -1,5 +1,5 @@
-//! Spools: rows on their way into a Parquet file. Such a file is unreadable before its footer is written, so rows are kept in a
-//! spool, from which they can be read again after a crash.
+//! Spools: rows on their way into a Parquet file. Such a file is unreadable before its footer is written. Rows are
+//! therefore kept in a spool, from which they can be read again after a crash.
 //!
 //! `NAME.parquet.rows` is the current spool, `NAME-TIME.parquet.rows` a full one, `NAME-TIME.parquet.tmp` the file being
 //! converted from it, and `NAME-TIME.parquet` the complete file; its spool is then removed. A crash in between

@@ -19,8 +19,8 @@ pub(super) enum BodyFormat {
     Lines,
     /// One request per row.
     Single,
-    /// One request per row, with the content of a file of the node, whose id is the field `id` of the row, as in the event
-    /// `$events/file/received`.
+    /// One request per row, with the content of a file of the node. The field `id` of the row is the id of the file, as
+    /// in the event `$events/file/received`.
     Content,
 }
 

@@ -1,5 +1,6 @@
-//! Connector kind `nats`: NATS and JetStream, with its own protocol implementation. The usual client reconnects by itself and sends
-//! buffered messages before lost ones are retried, which breaks the order, and cannot report what a server has read.
+//! Connector kind `nats`: NATS and JetStream, with its own protocol implementation. The usual client reconnects by
+//! itself and sends buffered messages before lost ones are retried, which breaks the order. It cannot report what a
+//! server has read.
 
 mod connection;
 mod connector;

@@ -1,5 +1,5 @@
-//! Values of a running program. Arrays and objects are shared and know their depth and size, so that no
-//! program can create one that is too large to print, compare or drop.
+//! Values of a running program. Arrays and objects are shared and know their depth and size. No program can thus create
+//! one that is too large to print, compare or drop.
 
 use std::rc::Rc;
 

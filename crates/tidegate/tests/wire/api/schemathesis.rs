@@ -1,6 +1,5 @@
-//! schemathesis reads the API's own description and asks everything it can think of, right and wrong: no answer may be a
-//! failure of the server, none may be of another shape than described, and nothing that the description forbids may be
-//! accepted.
+//! schemathesis reads the API's own description and sends requests of all kinds, valid and invalid. No answer may be a
+//! failure of the server or have another shape than described. Nothing that the description forbids may be accepted.
 
 use std::process::{Command, Stdio};
 
@@ -25,8 +24,8 @@ import schemathesis
 schemathesis.serializer.alias("application/offset+octet-stream", "application/octet-stream")
 "#;
 
-/// Streams without an end, what would take the node away from the test, what would take its credentials away, and what takes
-/// lines, which schemathesis cannot write.
+/// Streams without an end, operations that would stop the node or revoke the test's credentials, and bodies of lines,
+/// which schemathesis cannot write.
 const LEFT_OUT: &[&str] = &[
     "events",
     "watchTelemetry",

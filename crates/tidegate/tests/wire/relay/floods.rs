@@ -1,5 +1,5 @@
-//! Clients that try to exhaust the node or to break the protocol (RFC 6455, and the cases of the Autobahn test suite that
-//! apply to a server that relays).
+//! Clients that try to exhaust the node or to break the protocol. The sources are RFC 6455, and the cases of the
+//! Autobahn test suite that apply to a server that relays.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -42,8 +42,8 @@ pub mod kind {
     pub const AUTH: u8 = 15;
 }
 
-/// A name no other test and no earlier run uses, for client ids (at most 23 letters and digits if `prefix` has at most
-/// 10) and topics.
+/// A name for client ids and topics that no other test and no earlier run uses. It has at most 23 letters and digits if
+/// `prefix` has at most 10.
 pub fn unique(prefix: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
