@@ -22,7 +22,7 @@ const MAX_ANSWER_BYTES: usize = 128 << 20;
 pub(crate) struct BrokerConnection {
     /// The write half, and the number of the next request.
     writer: tokio::sync::Mutex<(WriteHalf<OutboundStream>, i32)>,
-    shared: Arc<SharedConnectionState>,
+    shared: Arc<SharedPendingResponses>,
     /// Minimum and maximum version of each request that the broker supports.
     versions: HashMap<i16, (i16, i16)>,
     client_id: String,
@@ -34,21 +34,23 @@ pub(crate) struct BrokerConnection {
     reading: JoinHandle<()>,
 }
 
+/// Shared by callers and the task that reads.
 #[derive(Default)]
-struct SharedConnectionState {
-    state: Mutex<ConnectionState>,
+struct SharedPendingResponses {
+    state: Mutex<PendingResponses>,
 }
 
+/// The callers that wait for responses.
 #[derive(Default)]
-struct ConnectionState {
+struct PendingResponses {
     /// Why the connection ended.
     close_reason: Option<String>,
     /// Requests waiting for a response: brokers answer in the order of requests.
     waiting: VecDeque<(i32, oneshot::Sender<Vec<u8>>)>,
 }
 
-impl SharedConnectionState {
-    fn state(&self) -> MutexGuard<'_, ConnectionState> {
+impl SharedPendingResponses {
+    fn state(&self) -> MutexGuard<'_, PendingResponses> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +94,7 @@ impl BrokerConnection {
             None => OutboundStream::Plain(tcp),
         };
         let (reader, writer) = tokio::io::split(stream);
-        let shared = Arc::new(SharedConnectionState::default());
+        let shared = Arc::new(SharedPendingResponses::default());
         let mut session = Self {
             writer: tokio::sync::Mutex::new((writer, 0)),
             reading: tokio::spawn(run_reader(reader, shared.clone())),
@@ -277,7 +279,7 @@ impl Drop for BrokerConnection {
     }
 }
 
-async fn run_reader(mut reader: ReadHalf<OutboundStream>, shared: Arc<SharedConnectionState>) {
+async fn run_reader(mut reader: ReadHalf<OutboundStream>, shared: Arc<SharedPendingResponses>) {
     let why = loop {
         match read_response(&mut reader).await {
             Ok((number, bytes)) => {

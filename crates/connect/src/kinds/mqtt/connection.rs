@@ -65,21 +65,22 @@ pub(super) struct MqttConnection {
     pub(super) max_qos: QoS,
     pub(super) supports_retain: bool,
     writer: Arc<SharedWriter>,
-    shared: Arc<SharedConnectionState>,
+    shared: Arc<SharedMqttSession>,
     incoming: Mutex<Option<mpsc::Receiver<IncomingMessage>>>,
     tasks: [JoinHandle<()>; 2],
 }
 
-/// What callers and the two tasks of a connection share.
-struct SharedConnectionState {
-    state: Mutex<ConnectionState>,
+/// The session that callers and the two tasks of a connection share.
+struct SharedMqttSession {
+    state: Mutex<MqttSessionState>,
     /// Room for QoS 1 messages in flight.
     window: Semaphore,
     /// Wakes the task that writes what the reader answers.
     has_output: Notify,
 }
 
-struct ConnectionState {
+/// The session, and the callers that wait for its acknowledgements.
+struct MqttSessionState {
     session: ClientSession,
     /// Why the connection ended.
     close_reason: Option<String>,
@@ -98,10 +99,10 @@ struct PendingBatch {
     done: oneshot::Sender<Vec<ReasonCode>>,
 }
 
-impl SharedConnectionState {
+impl SharedMqttSession {
     fn new(session: ClientSession, window: u16) -> Self {
         Self {
-            state: Mutex::new(ConnectionState {
+            state: Mutex::new(MqttSessionState {
                 session,
                 close_reason: None,
                 next_batch: 0,
@@ -115,7 +116,7 @@ impl SharedConnectionState {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, ConnectionState> {
+    fn state(&self) -> MutexGuard<'_, MqttSessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,7 +127,7 @@ impl SharedConnectionState {
     }
 }
 
-impl ConnectionState {
+impl MqttSessionState {
     fn close(&mut self, why: &str) {
         self.close_reason.get_or_insert_with(|| why.to_owned());
         // Waiting callers find their sender dropped.
@@ -227,7 +228,7 @@ impl MqttConnection {
             }
         };
         let window = connack.receive_maximum.unwrap_or(IN_FLIGHT);
-        let shared = SharedConnectionState::new(session, window.min(10 * IN_FLIGHT));
+        let shared = SharedMqttSession::new(session, window.min(10 * IN_FLIGHT));
         let shared = Arc::new(shared);
         let (reader, writer) = tokio::io::split(stream);
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
@@ -443,7 +444,7 @@ fn read_connack(session: &mut ClientSession) -> Result<Option<ConnackInfo>, Conn
 }
 
 /// Writes the output of the session. The holder of the writer takes it, so that packets stay in order.
-async fn write_output(writer: &SharedWriter, shared: &SharedConnectionState) -> io::Result<()> {
+async fn write_output(writer: &SharedWriter, shared: &SharedMqttSession) -> io::Result<()> {
     let mut writer = writer.lock().await;
     let bytes = std::mem::take(&mut shared.state().session.out);
     writer.write_all(&bytes).await?;
@@ -451,7 +452,7 @@ async fn write_output(writer: &SharedWriter, shared: &SharedConnectionState) -> 
 }
 
 /// Pings the broker, and writes what the reader answers.
-async fn run_writer(writer: Arc<SharedWriter>, shared: Arc<SharedConnectionState>) {
+async fn run_writer(writer: Arc<SharedWriter>, shared: Arc<SharedMqttSession>) {
     let mut next_ping = Instant::now() + PING_EVERY;
     loop {
         tokio::select! {
@@ -471,7 +472,7 @@ async fn run_writer(writer: Arc<SharedWriter>, shared: Arc<SharedConnectionState
 /// Reads packets from the broker until the connection ends.
 async fn run_reader(
     mut reader: ReadHalf<OutboundStream>,
-    shared: Arc<SharedConnectionState>,
+    shared: Arc<SharedMqttSession>,
     incoming: mpsc::Sender<IncomingMessage>,
 ) {
     let mut buffer = Vec::with_capacity(READ_BYTES);
@@ -493,7 +494,7 @@ async fn run_reader(
 
 /// Handles what has been received; the error is the reason why the connection ends.
 async fn handle_events(
-    shared: &SharedConnectionState,
+    shared: &SharedMqttSession,
     incoming: &mpsc::Sender<IncomingMessage>,
 ) -> Result<(), String> {
     loop {

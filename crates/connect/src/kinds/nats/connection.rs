@@ -44,20 +44,22 @@ pub(super) struct ServerInfo {
 pub(super) struct NatsConnection {
     pub(super) info: ServerInfo,
     writer: Arc<tokio::sync::Mutex<WriteHalf<OutboundStream>>>,
-    shared: Arc<SharedConnectionState>,
+    shared: Arc<SharedNatsReceivers>,
     /// Prefix of the subjects for replies to requests.
     inbox: String,
     next_number: AtomicU64,
     reading: JoinHandle<()>,
 }
 
+/// Shared by callers and the task that reads.
 #[derive(Default)]
-struct SharedConnectionState {
-    state: Mutex<ConnectionState>,
+struct SharedNatsReceivers {
+    state: Mutex<NatsReceivers>,
 }
 
+/// Who receives what the server sends: callers that wait, and subscriptions.
 #[derive(Default)]
-struct ConnectionState {
+struct NatsReceivers {
     /// Why the connection ended.
     close_reason: Option<String>,
     /// Callers that wait for PONG, in the order of the PINGs. Each receives the rejections since the previous one.
@@ -75,8 +77,8 @@ struct PendingRequests {
     done: oneshot::Sender<Vec<Option<NatsMessage>>>,
 }
 
-impl SharedConnectionState {
-    fn state(&self) -> MutexGuard<'_, ConnectionState> {
+impl SharedNatsReceivers {
+    fn state(&self) -> MutexGuard<'_, NatsReceivers> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +158,7 @@ impl NatsConnection {
         written.map_err(ConnectorError::transient)?;
         writer.flush().await.map_err(ConnectorError::transient)?;
 
-        let shared = Arc::new(SharedConnectionState::default());
+        let shared = Arc::new(SharedNatsReceivers::default());
         let (pong, answered) = oneshot::channel();
         shared.state().pings.push_back(pong);
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
@@ -346,7 +348,7 @@ impl Drop for NatsConnection {
 }
 
 /// Removes a request whose caller was dropped.
-struct PendingRequestGuard<'a>(&'a SharedConnectionState, u64);
+struct PendingRequestGuard<'a>(&'a SharedNatsReceivers, u64);
 
 impl Drop for PendingRequestGuard<'_> {
     fn drop(&mut self) {
@@ -398,7 +400,7 @@ impl NatsCredentials {
 async fn run_reader(
     mut reader: ReadHalf<OutboundStream>,
     mut buffer: BytesMut,
-    shared: Arc<SharedConnectionState>,
+    shared: Arc<SharedNatsReceivers>,
     writer: Arc<tokio::sync::Mutex<WriteHalf<OutboundStream>>>,
 ) {
     let mut is_asked = false;
@@ -455,7 +457,7 @@ async fn run_reader(
     shared.close(&why);
 }
 
-async fn dispatch_message(shared: &SharedConnectionState, message: NatsMessage) {
+async fn dispatch_message(shared: &SharedNatsReceivers, message: NatsMessage) {
     if message.subscription == 0 {
         complete_request(&mut shared.state(), message);
         return;
@@ -474,7 +476,7 @@ async fn dispatch_message(shared: &SharedConnectionState, message: NatsMessage) 
 }
 
 /// Subjects have the form `INBOX.NUMBER-INDEX`.
-fn complete_request(state: &mut ConnectionState, message: NatsMessage) {
+fn complete_request(state: &mut NatsReceivers, message: NatsMessage) {
     let last = message.subject.rsplit('.').next().unwrap_or_default();
     let Some((number, at)) = last.split_once('-') else {
         return;
