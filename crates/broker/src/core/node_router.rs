@@ -1,5 +1,11 @@
 //! Routes messages between the shards of this node and the other nodes of a cluster.
 
+mod announcements;
+mod batches;
+mod logged_turns;
+mod retained_transfers;
+mod tunnels;
+
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -7,33 +13,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use hooks::MessageView;
-use mqtt::QoS;
 
-use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
+use super::cross_shard_batch::CrossShardBatch;
 use super::interest_snapshot::InterestSnapshot;
 use super::node::NodeState;
 use super::node_batches::{LogRequirement, ReceivedBatches, SentBatches};
-use super::node_messages::{self, Announcement, NodeMessage, NodeMessageError};
+use super::node_messages::{self, NodeMessage, NodeMessageError};
 use super::peer_node::{PeerNode, PeerNodeIx, RemoteNode};
 use super::retained_store::RetainedStore;
-use super::retained_transfer::RetainedTransfer;
-use super::retained_versions::{NODE_TOPICS, RetainedDigests, bucket_of};
 use super::session_directory::SessionDirectory;
 use super::shard_messages::{ShardMessage, ShardMessageQueues};
 use super::shared_subscription::RemoteMembers;
 use super::subscription_tree::SubscriptionTree;
 use super::tables::TableIx as _;
-use super::tunnel::{TunnelMessage, TunnelRequest};
+use super::tunnel::TunnelMessage;
 use crate::config::MAX_PEER_NODES;
-
-/// Application messages of one message to another node.
-const BATCH_BYTES: usize = 192 << 10;
-/// Retained messages that a node lacks, in one turn.
-const TRANSFER_BYTES: usize = 8 << 20;
-/// Nodes whose received batches are remembered. More than can be known at once, since a node that was given up may return
-/// and send batches again.
-const MAX_REMEMBERED_NODES: usize = 2 * MAX_PEER_NODES;
 
 /// Counters of what crosses between nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -248,38 +242,6 @@ impl NodeRouter {
         Some((slot as u8, false))
     }
 
-    fn send_unlogged_batches(&mut self, index: PeerNodeIx, slot: u8) {
-        let Some(node) = &self.nodes[usize::from(slot)] else {
-            return;
-        };
-        let stream = node_messages::encode_stream(node.sent.stream());
-        self.outgoing.push((index, stream));
-        for message in node.sent.unlogged() {
-            let again = node_messages::encode_batch_again(message, self.now_ms);
-            self.outgoing.push((index, again));
-        }
-    }
-
-    fn send_all_announcements(&mut self, index: PeerNodeIx) {
-        let mut announcements = Vec::new();
-        for (_, filter) in self.local.filters.iter() {
-            if filter.remote_shards != 0 && !filter.text.starts_with(NODE_TOPICS) {
-                announcements.push(Announcement::Filter {
-                    filter: (&*filter.text).into(),
-                    wanted: true,
-                });
-            }
-            for &group in &filter.groups {
-                announcements.push(self.members_announcement(group));
-            }
-        }
-        let outgoing = &mut self.outgoing;
-        let send = |message| outgoing.push((index, message));
-        node_messages::encode_announcements(&announcements, 0, 0, send);
-        let complete = node_messages::encode_complete(self.sequence);
-        self.outgoing.push((index, complete));
-    }
-
     /// Lets time pass. It has to be called every 100 ms while it returns true.
     pub(crate) fn tick(&mut self) -> bool {
         self.sessions.tick(self.now_ms);
@@ -390,33 +352,6 @@ impl NodeRouter {
                 of_shard.shards |= touched.shards;
             }
         }
-    }
-
-    /// What has to be logged before the messages that were sent to `touched` count as logged.
-    fn require(&mut self, touched: BatchRecipients) -> LogRequirement {
-        let mut requirement = LogRequirement::default();
-        let mut nodes = touched.nodes;
-        while nodes != 0 {
-            let slot = nodes.trailing_zeros() as u8;
-            nodes &= nodes - 1;
-            if let Some(node) = &self.nodes[usize::from(slot)] {
-                // Only batches with messages above QoS 0 are confirmed.
-                let number = node.sent.last() + u64::from(node.confirm);
-                requirement.batches.push((slot, number));
-            }
-        }
-        if self.is_durable && touched.shards != 0 {
-            self.turn += 1;
-            let turn = self.turn;
-            let mut shards = touched.shards;
-            while shards != 0 {
-                let shard = shards.trailing_zeros() as u16;
-                shards &= shards - 1;
-                self.queues.send(shard, ShardMessage::TurnMarker { turn });
-            }
-            requirement.turns.push((touched.shards, turn));
-        }
-        requirement
     }
 
     /// Bytes of messages for a node that it has not logged; the largest number of all nodes.
@@ -580,14 +515,6 @@ impl NodeRouter {
         Ok(())
     }
 
-    /// The announcements of a node up to `sequence` are confirmed when all shards have applied what results from them.
-    fn confirm_later(&mut self, from: PeerNodeIx, sequence: u64) {
-        let own = self.queues.last_sequence();
-        if let Some(peer) = &mut self.peers[from.position()] {
-            peer.unconfirmed.push_back((sequence, own));
-        }
-    }
-
     /// Ends a turn: completes the messages to all nodes and confirms what can be confirmed.
     pub(crate) fn end_turn(&mut self) {
         self.send_announcements();
@@ -599,124 +526,6 @@ impl NodeRouter {
         self.confirm_announcements();
         self.confirm_turns();
         self.confirm_to_peers();
-    }
-
-    // Connections of clients whose session is on another node.
-
-    fn open_tunnel(&mut self, shard: u16, tunnel: u64, request: Box<TunnelRequest>) {
-        match self.sessions.peer_with_name(&request.node) {
-            Some(peer) => {
-                self.tunnel_entries.insert(tunnel, (shard, peer));
-                self.send_from_entry(tunnel, &TunnelMessage::Open(request));
-            }
-            None => {
-                let closed = ShardMessage::TunnelClosed { tunnel };
-                self.queues.send(shard, closed);
-            }
-        }
-    }
-
-    fn send_from_entry(&mut self, tunnel: u64, message: &TunnelMessage) {
-        if let Some(&(_, peer)) = self.tunnel_entries.get(&tunnel) {
-            let message = node_messages::encode_tunnel(tunnel, message);
-            self.outgoing.push((peer, message));
-        }
-    }
-
-    fn handle_tunnel_message(&mut self, from: PeerNodeIx, tunnel: u64, message: TunnelMessage) {
-        let message = match message {
-            TunnelMessage::Output(bytes) => ShardMessage::TunnelData { tunnel, bytes },
-            TunnelMessage::InputCredit(bytes) => ShardMessage::TunnelCredit { tunnel, bytes },
-            TunnelMessage::ExitClosed => ShardMessage::TunnelClosed { tunnel },
-            of_entry => {
-                self.to_tunnel_exits.push((from, tunnel, of_entry));
-                return;
-            }
-        };
-        let entry = self.tunnel_entries.get(&tunnel).copied();
-        let Some((shard, _)) = entry.filter(|&(_, peer)| peer == from) else {
-            return;
-        };
-        if matches!(message, ShardMessage::TunnelClosed { .. }) {
-            self.tunnel_entries.remove(&tunnel);
-        }
-        self.queues.send(shard, message);
-    }
-
-    // What shards want.
-
-    /// A shard wants a filter, or wants it no longer. Returns the announcement that the other nodes have to apply first.
-    fn set_local_filter(&mut self, shard: u16, text: &str, wanted: bool) -> u64 {
-        let id = match wanted {
-            true => self.local.find_or_insert(text),
-            false => match self.local.find(text) {
-                Some(id) => id,
-                None => return 0,
-            },
-        };
-        let was_wanted = self.local.filter(id).remote_shards != 0;
-        self.local.set_remote(id, shard, wanted);
-        let is_wanted = self.local.filter(id).remote_shards != 0;
-        if was_wanted != is_wanted && !text.starts_with(NODE_TOPICS) {
-            let sequence = self.announce(&Announcement::Filter {
-                filter: text.into(),
-                wanted: is_wanted,
-            });
-            self.local.filter_mut(id).announced_sequence = sequence;
-        }
-        let required = self.local.filter(id).announced_sequence;
-        self.local.remove_if_unused(id);
-        if wanted { required } else { 0 }
-    }
-
-    fn set_local_members(&mut self, filter: &str, name: &str, members: RemoteMembers) -> u64 {
-        let filter = self.local.find_or_insert(filter);
-        let group = self.local.find_or_insert_group(filter, name);
-        self.local.group_mut(group).set_remote(members);
-        let announcement = self.members_announcement(group);
-        let sequence = self.announce(&announcement);
-        self.local.remove_group_if_unused(group);
-        sequence
-    }
-
-    fn members_announcement(&self, group: super::tables::GroupId) -> Announcement {
-        let group = self.local.group(group);
-        let sum = |count: fn(&RemoteMembers) -> u32| group.remote().iter().map(count).sum();
-        Announcement::Members {
-            filter: (&*self.local.filter(group.filter).text).into(),
-            group: (&*group.name).into(),
-            online: sum(|members| members.online),
-            total: sum(|members| members.total),
-        }
-    }
-
-    fn announce(&mut self, announcement: &Announcement) -> u64 {
-        self.sequence += 1;
-        for peer in self.peers.iter_mut().flatten() {
-            peer.announcements.push(announcement.clone());
-        }
-        self.sequence
-    }
-
-    fn send_announcements(&mut self) {
-        let sequence = self.sequence;
-        for (position, peer) in self.peers.iter_mut().enumerate() {
-            let Some(peer) = peer else { continue };
-            let to = PeerNodeIx::from_position(position);
-            if peer.announcements.is_empty() {
-                continue;
-            }
-            let outgoing = &mut self.outgoing;
-            let send = |message| outgoing.push((to, message));
-            node_messages::encode_announcements(
-                &peer.announcements,
-                peer.announced,
-                sequence,
-                send,
-            );
-            peer.announcements.clear();
-            peer.announced = sequence;
-        }
     }
 
     fn send_session_messages(&mut self) {
@@ -737,358 +546,8 @@ impl NodeRouter {
         }
     }
 
-    /// Confirms the announcements of shards that all reachable nodes have applied.
-    fn confirm_announcements(&mut self) {
-        let applied = (self.peers.iter().flatten())
-            .map(|peer| peer.applied)
-            .min()
-            .unwrap_or(u64::MAX);
-        for (shard, unconfirmed) in self.unconfirmed.iter_mut().enumerate() {
-            let mut confirmed = 0;
-            while let Some((sequence, _)) =
-                unconfirmed.pop_front_if(|&mut (_, required)| required <= applied)
-            {
-                confirmed = sequence;
-            }
-            if confirmed > 0 {
-                let message = ShardMessage::SequenceApplied {
-                    sequence: confirmed,
-                };
-                self.queues.send(shard as u16, message);
-            }
-        }
-    }
-
-    /// Confirms the announcements of nodes that all shards have applied, and batches that shards have logged.
-    fn confirm_to_peers(&mut self) {
-        for (position, peer) in self.peers.iter_mut().enumerate() {
-            let Some(peer) = peer else { continue };
-            let to = PeerNodeIx::from_position(position);
-            let mut applied = None;
-            while let Some((sequence, _)) = peer
-                .unconfirmed
-                .pop_front_if(|&mut (_, own)| self.queues.is_applied_by_all(own))
-            {
-                applied = Some(sequence);
-            }
-            if let Some(sequence) = applied {
-                let message = node_messages::encode_applied(sequence);
-                self.outgoing.push((to, message));
-            }
-            let node = self.nodes[usize::from(peer.slot)].as_ref();
-            let received = node.and_then(|node| self.received.get_mut(&node.name));
-            if let Some(received) = received.filter(|_| peer.has_named_stream)
-                && let Some(number) = received
-                    .poll_logged(|requirement| is_met(requirement, &self.nodes, &self.logged_turns))
-            {
-                let message = node_messages::encode_logged(number);
-                self.outgoing.push((to, message));
-            }
-        }
-    }
-
-    // Messages of shards to other nodes.
-
-    fn send_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut BatchRecipients) {
-        let mut nodes = self.remote.match_topic(view.topic).0.remote_shards;
-        while nodes != 0 {
-            let slot = nodes.trailing_zeros() as u8;
-            nodes &= nodes - 1;
-            self.push_to_node(slot, view, None, touched);
-        }
-    }
-
-    /// Sends a message to the n-th of the members that other nodes have, or to one of this node if they have left.
-    fn send_to_member(
-        &mut self,
-        view: &MessageView<'_>,
-        member: &GroupMemberTarget<'_>,
-        touched: &mut BatchRecipients,
-    ) {
-        match choose_place(&self.remote, member) {
-            Some((slot, nth)) => {
-                let target = GroupMemberTarget { nth, ..*member };
-                self.push_to_node(slot as u8, view, Some(target), touched);
-            }
-            None if self.push_to_local_member(view, member, touched) => {}
-            None => self.counts.dropped_no_member += 1,
-        }
-    }
-
-    /// Sends a retained message to all nodes that can be reached; the others compare theirs when they return.
-    fn copy_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut BatchRecipients) {
-        for slot in 0..self.nodes.len() as u8 {
-            let node = self.nodes[usize::from(slot)].as_mut();
-            let Some(node) = node.filter(|node| node.peer.is_some()) else {
-                continue;
-            };
-            node.batch.push_retained_copy(view);
-            if view.qos != QoS::AtMostOnce {
-                node.confirm = true;
-                touched.nodes |= 1 << slot;
-            }
-            if node.batch.size() >= BATCH_BYTES {
-                self.send_batch(slot);
-            }
-        }
-    }
-
-    /// Begins to send the retained messages of the buckets in which a node has others.
-    fn begin_retained_transfer(&mut self, from: PeerNodeIx, theirs: &RetainedDigests) {
-        if let (Some(own), Some(peer)) = (self.retained.digests(), &mut self.peers[from.position()])
-        {
-            let transfer = RetainedTransfer::new(&own, theirs);
-            peer.retained_transfer = Some(Box::new(transfer));
-        }
-    }
-
-    /// Sends some of the retained messages that nodes lack. A node that is behind gets none now.
-    fn continue_retained_transfers(&mut self) {
-        let retained = self.retained.clone();
-        for index in 0..self.peers.len() {
-            if self.peers_behind & 1 << index != 0 {
-                continue;
-            }
-            let Some(peer) = &mut self.peers[index] else {
-                continue;
-            };
-            let slot = peer.slot;
-            let Some(mut transfer) = peer.retained_transfer.take() else {
-                continue;
-            };
-            let has_more = transfer.send_some(&retained, TRANSFER_BYTES, |view| {
-                self.push_retained_copy(slot, view)
-            });
-            if let Some(peer) = self.peers[index].as_mut().filter(|_| has_more) {
-                peer.retained_transfer = Some(transfer);
-            }
-        }
-    }
-
-    /// Returns the bytes that the message occupies.
-    fn push_retained_copy(&mut self, slot: u8, view: &MessageView<'_>) -> usize {
-        let Some(node) = &mut self.nodes[usize::from(slot)] else {
-            return 0;
-        };
-        let before = node.batch.size();
-        node.batch.push_retained_copy(view);
-        let size = node.batch.size();
-        if size >= BATCH_BYTES {
-            self.send_batch(slot);
-        }
-        size - before
-    }
-
-    fn push_to_node(
-        &mut self,
-        slot: u8,
-        view: &MessageView<'_>,
-        member: Option<GroupMemberTarget<'_>>,
-        touched: &mut BatchRecipients,
-    ) {
-        let Some(node) = &mut self.nodes[usize::from(slot)] else {
-            return;
-        };
-        let is_behind = |peer: PeerNodeIx| self.peers_behind & peer.bit() != 0;
-        if view.qos == QoS::AtMostOnce && node.peer.is_none_or(is_behind) {
-            self.counts.dropped_behind += 1;
-            return;
-        }
-        node.batch.push(view, member, None);
-        if view.qos != QoS::AtMostOnce {
-            node.confirm = true;
-            touched.nodes |= 1 << slot;
-        }
-        self.counts.messages_sent += 1;
-        if node.batch.size() >= BATCH_BYTES {
-            self.send_batch(slot);
-        }
-    }
-
-    /// Completes the batch for a node. It waits for the node if that cannot be reached.
-    fn send_batch(&mut self, slot: u8) {
-        let Some(node) = &mut self.nodes[usize::from(slot)] else {
-            return;
-        };
-        if node.batch.count == 0 {
-            return;
-        }
-        let confirm = std::mem::take(&mut node.confirm);
-        let number = node.sent.last() + u64::from(confirm);
-        let message = node_messages::encode_batch(number, confirm, self.now_ms, &mut node.batch);
-        if confirm {
-            node.sent.push(message.clone());
-        }
-        if let Some(peer) = node.peer {
-            self.outgoing.push((peer, message));
-        }
-    }
-
-    /// A shard has closed a turn: it is confirmed when all that got messages of it have logged them.
-    fn record_turn_marker(&mut self, shard: u16, turn: u64) {
-        let touched = std::mem::take(&mut self.touched[usize::from(shard)]);
-        let requirement = self.require(touched);
-        self.waiting_turns[usize::from(shard)].push_back(WaitingTurn { turn, requirement });
-    }
-
-    fn confirm_turns(&mut self) {
-        for (shard, waiting) in self.waiting_turns.iter_mut().enumerate() {
-            let mut complete = None;
-            while let Some(waiting) = waiting.pop_front_if(|waiting| {
-                is_met(&waiting.requirement, &self.nodes, &self.logged_turns)
-            }) {
-                complete = Some(waiting.turn);
-            }
-            if let Some(turn) = complete {
-                let message = ShardMessage::TurnLogged { turn };
-                self.queues.send(shard as u16, message);
-            }
-        }
-    }
-
-    // Messages of other nodes to shards.
-
-    /// The batches of a node that follow belong to a stream.
-    fn begin_stream(&mut self, from: PeerNodeIx, slot: u8, stream: u64) {
-        let Some(node) = &self.nodes[usize::from(slot)] else {
-            return;
-        };
-        if self.received.len() >= MAX_REMEMBERED_NODES && !self.received.contains_key(&node.name) {
-            let is_known = |name: &str| self.nodes.iter().flatten().any(|node| *node.name == *name);
-            let unknown = self.received.keys().find(|name| !is_known(name)).cloned();
-            if let Some(unknown) = unknown {
-                self.received.remove(&unknown);
-            }
-        }
-        let received = self.received.entry(node.name.clone()).or_default();
-        if let Some(logged) = received.begin(stream) {
-            // The confirmation may have been lost.
-            self.outgoing
-                .push((from, node_messages::encode_logged(logged)));
-        }
-    }
-
-    /// Passes the messages of another node to shards.
-    fn handle_batch(&mut self, slot: u8, number: u64, confirm: bool, batch: &CrossShardBatch) {
-        let Some(node) = &self.nodes[usize::from(slot)] else {
-            return;
-        };
-        let is_new = |received: &mut ReceivedBatches| received.receive(number);
-        if confirm && !self.received.get_mut(&node.name).is_none_or(is_new) {
-            return;
-        }
-        let mut touched = BatchRecipients::default();
-        for crossing in batch.iter() {
-            let view = &crossing.view;
-            self.counts.messages_received += 1;
-            match &crossing.member {
-                _ if crossing.is_retained_copy => {
-                    // One shard for each topic, so that the log has the versions of a topic in their order.
-                    let shard = (bucket_of(view.topic) % usize::from(self.shards)) as u16;
-                    self.queues.push_retained_copy(shard, view);
-                    if view.qos != QoS::AtMostOnce {
-                        touched.shards |= 1 << shard;
-                    }
-                }
-                None => {
-                    let shards = self.local.match_topic(view.topic).0.remote_shards;
-                    let passed = self.push_to_shards(shards, view);
-                    if view.qos != QoS::AtMostOnce {
-                        touched.shards |= passed;
-                    }
-                }
-                Some(member) => {
-                    if !self.push_to_local_member(view, member, &mut touched) {
-                        // The members of this node have left meanwhile.
-                        self.send_to_member(view, member, &mut touched);
-                    }
-                }
-            }
-        }
-        if !confirm {
-            return;
-        }
-        let requirement = self.require(touched);
-        let node = self.nodes[usize::from(slot)].as_ref();
-        if let Some(received) = node.and_then(|node| self.received.get_mut(&node.name)) {
-            received.confirm_when(number, requirement);
-        }
-    }
-
-    /// Passes a message to shards; returns those that got it.
-    fn push_to_shards(&mut self, shards: u64, view: &MessageView<'_>) -> u64 {
-        let mut rest = shards;
-        if view.qos == QoS::AtMostOnce && rest & self.shards_behind != 0 {
-            rest &= !self.shards_behind;
-            self.counts.dropped_behind += 1;
-        }
-        let passed = rest;
-        while rest != 0 {
-            let shard = rest.trailing_zeros() as u16;
-            rest &= rest - 1;
-            self.queues.push_message(shard, view, None, None);
-        }
-        passed
-    }
-
-    /// Passes a message to the n-th of the members that this node has; returns false if there is none.
-    fn push_to_local_member(
-        &mut self,
-        view: &MessageView<'_>,
-        member: &GroupMemberTarget<'_>,
-        touched: &mut BatchRecipients,
-    ) -> bool {
-        let Some((shard, nth)) = choose_place(&self.local, member) else {
-            return false;
-        };
-        let target = GroupMemberTarget { nth, ..*member };
-        self.queues.push_message(shard, view, Some(target), None);
-        if view.qos != QoS::AtMostOnce {
-            touched.shards |= 1 << shard;
-        }
-        true
-    }
-
     /// Number of the shards of this node.
     pub(crate) fn shards(&self) -> u16 {
         self.shards
     }
-}
-
-/// Whether all logs have what a requirement names. Nobody waits for a node that was given up.
-fn is_met(
-    requirement: &LogRequirement,
-    nodes: &[Option<Box<RemoteNode>>],
-    logged_turns: &[u64],
-) -> bool {
-    let is_logged = |&(slot, number): &(u8, u64)| {
-        let node = nodes[usize::from(slot)].as_ref();
-        node.is_none_or(|node| node.sent.is_logged(number))
-    };
-    let is_turn_logged = |&(shards, turn): &(u64, u64)| {
-        let mut logged = logged_turns.iter().enumerate();
-        logged.all(|(shard, &logged)| shards & 1 << shard == 0 || logged >= turn)
-    };
-    requirement.batches.iter().all(is_logged) && requirement.turns.iter().all(is_turn_logged)
-}
-
-/// The place (a shard or a node) of the n-th member of a group, and which of its members it is. Only online members
-/// count as long as there is one.
-fn choose_place(tree: &SubscriptionTree, member: &GroupMemberTarget<'_>) -> Option<(u16, u32)> {
-    let filter = tree.find(member.filter)?;
-    let group = tree.group(tree.find_group(filter, member.group)?);
-    let only_online = group.remote().iter().any(|place| place.online > 0);
-    let count = |place: &RemoteMembers| match only_online {
-        true => place.online,
-        false => place.total,
-    };
-    let all: u32 = group.remote().iter().map(count).sum();
-    let mut nth = member.nth.checked_rem(all)?;
-    group.remote().iter().find_map(|place| {
-        if nth < count(place) {
-            return Some((place.shard, nth));
-        }
-        nth -= count(place);
-        None
-    })
 }

@@ -1,0 +1,266 @@
+//! Messages of shards to other nodes, and of other nodes to shards.
+
+use hooks::MessageView;
+use mqtt::QoS;
+
+use super::{BatchRecipients, NodeRouter};
+use crate::config::MAX_PEER_NODES;
+use crate::core::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
+use crate::core::node_batches::ReceivedBatches;
+use crate::core::node_messages;
+use crate::core::peer_node::PeerNodeIx;
+use crate::core::retained_versions::bucket_of;
+use crate::core::shared_subscription::RemoteMembers;
+use crate::core::subscription_tree::SubscriptionTree;
+
+/// Application messages of one message to another node.
+const BATCH_BYTES: usize = 192 << 10;
+
+/// Nodes whose received batches are remembered. More than can be known at once, since a node that was given up may return
+/// and send batches again.
+const MAX_REMEMBERED_NODES: usize = 2 * MAX_PEER_NODES;
+
+impl NodeRouter {
+    pub(super) fn send_unlogged_batches(&mut self, index: PeerNodeIx, slot: u8) {
+        let Some(node) = &self.nodes[usize::from(slot)] else {
+            return;
+        };
+        let stream = node_messages::encode_stream(node.sent.stream());
+        self.outgoing.push((index, stream));
+        for message in node.sent.unlogged() {
+            let again = node_messages::encode_batch_again(message, self.now_ms);
+            self.outgoing.push((index, again));
+        }
+    }
+
+    pub(super) fn send_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut BatchRecipients) {
+        let mut nodes = self.remote.match_topic(view.topic).0.remote_shards;
+        while nodes != 0 {
+            let slot = nodes.trailing_zeros() as u8;
+            nodes &= nodes - 1;
+            self.push_to_node(slot, view, None, touched);
+        }
+    }
+
+    /// Sends a message to the n-th of the members that other nodes have, or to one of this node if they have left.
+    pub(super) fn send_to_member(
+        &mut self,
+        view: &MessageView<'_>,
+        member: &GroupMemberTarget<'_>,
+        touched: &mut BatchRecipients,
+    ) {
+        match choose_place(&self.remote, member) {
+            Some((slot, nth)) => {
+                let target = GroupMemberTarget { nth, ..*member };
+                self.push_to_node(slot as u8, view, Some(target), touched);
+            }
+            None if self.push_to_local_member(view, member, touched) => {}
+            None => self.counts.dropped_no_member += 1,
+        }
+    }
+
+    /// Sends a retained message to all nodes that can be reached; the others compare theirs when they return.
+    pub(super) fn copy_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut BatchRecipients) {
+        for slot in 0..self.nodes.len() as u8 {
+            let node = self.nodes[usize::from(slot)].as_mut();
+            let Some(node) = node.filter(|node| node.peer.is_some()) else {
+                continue;
+            };
+            node.batch.push_retained_copy(view);
+            if view.qos != QoS::AtMostOnce {
+                node.confirm = true;
+                touched.nodes |= 1 << slot;
+            }
+            if node.batch.size() >= BATCH_BYTES {
+                self.send_batch(slot);
+            }
+        }
+    }
+
+    fn push_to_node(
+        &mut self,
+        slot: u8,
+        view: &MessageView<'_>,
+        member: Option<GroupMemberTarget<'_>>,
+        touched: &mut BatchRecipients,
+    ) {
+        let Some(node) = &mut self.nodes[usize::from(slot)] else {
+            return;
+        };
+        let is_behind = |peer: PeerNodeIx| self.peers_behind & peer.bit() != 0;
+        if view.qos == QoS::AtMostOnce && node.peer.is_none_or(is_behind) {
+            self.counts.dropped_behind += 1;
+            return;
+        }
+        node.batch.push(view, member, None);
+        if view.qos != QoS::AtMostOnce {
+            node.confirm = true;
+            touched.nodes |= 1 << slot;
+        }
+        self.counts.messages_sent += 1;
+        if node.batch.size() >= BATCH_BYTES {
+            self.send_batch(slot);
+        }
+    }
+
+    /// Returns the bytes that the message occupies.
+    pub(super) fn push_retained_copy(&mut self, slot: u8, view: &MessageView<'_>) -> usize {
+        let Some(node) = &mut self.nodes[usize::from(slot)] else {
+            return 0;
+        };
+        let before = node.batch.size();
+        node.batch.push_retained_copy(view);
+        let size = node.batch.size();
+        if size >= BATCH_BYTES {
+            self.send_batch(slot);
+        }
+        size - before
+    }
+
+    /// Completes the batch for a node. It waits for the node if that cannot be reached.
+    pub(super) fn send_batch(&mut self, slot: u8) {
+        let Some(node) = &mut self.nodes[usize::from(slot)] else {
+            return;
+        };
+        if node.batch.count == 0 {
+            return;
+        }
+        let confirm = std::mem::take(&mut node.confirm);
+        let number = node.sent.last() + u64::from(confirm);
+        let message = node_messages::encode_batch(number, confirm, self.now_ms, &mut node.batch);
+        if confirm {
+            node.sent.push(message.clone());
+        }
+        if let Some(peer) = node.peer {
+            self.outgoing.push((peer, message));
+        }
+    }
+
+    /// The batches of a node that follow belong to a stream.
+    pub(super) fn begin_stream(&mut self, from: PeerNodeIx, slot: u8, stream: u64) {
+        let Some(node) = &self.nodes[usize::from(slot)] else {
+            return;
+        };
+        if self.received.len() >= MAX_REMEMBERED_NODES && !self.received.contains_key(&node.name) {
+            let is_known = |name: &str| self.nodes.iter().flatten().any(|node| *node.name == *name);
+            let unknown = self.received.keys().find(|name| !is_known(name)).cloned();
+            if let Some(unknown) = unknown {
+                self.received.remove(&unknown);
+            }
+        }
+        let received = self.received.entry(node.name.clone()).or_default();
+        if let Some(logged) = received.begin(stream) {
+            // The confirmation may have been lost.
+            self.outgoing
+                .push((from, node_messages::encode_logged(logged)));
+        }
+    }
+
+    /// Passes the messages of another node to shards.
+    pub(super) fn handle_batch(
+        &mut self,
+        slot: u8,
+        number: u64,
+        confirm: bool,
+        batch: &CrossShardBatch,
+    ) {
+        let Some(node) = &self.nodes[usize::from(slot)] else {
+            return;
+        };
+        let is_new = |received: &mut ReceivedBatches| received.receive(number);
+        if confirm && !self.received.get_mut(&node.name).is_none_or(is_new) {
+            return;
+        }
+        let mut touched = BatchRecipients::default();
+        for crossing in batch.iter() {
+            let view = &crossing.view;
+            self.counts.messages_received += 1;
+            match &crossing.member {
+                _ if crossing.is_retained_copy => {
+                    // One shard for each topic, so that the log has the versions of a topic in their order.
+                    let shard = (bucket_of(view.topic) % usize::from(self.shards)) as u16;
+                    self.queues.push_retained_copy(shard, view);
+                    if view.qos != QoS::AtMostOnce {
+                        touched.shards |= 1 << shard;
+                    }
+                }
+                None => {
+                    let shards = self.local.match_topic(view.topic).0.remote_shards;
+                    let passed = self.push_to_shards(shards, view);
+                    if view.qos != QoS::AtMostOnce {
+                        touched.shards |= passed;
+                    }
+                }
+                Some(member) => {
+                    if !self.push_to_local_member(view, member, &mut touched) {
+                        // The members of this node have left meanwhile.
+                        self.send_to_member(view, member, &mut touched);
+                    }
+                }
+            }
+        }
+        if !confirm {
+            return;
+        }
+        let requirement = self.require(touched);
+        let node = self.nodes[usize::from(slot)].as_ref();
+        if let Some(received) = node.and_then(|node| self.received.get_mut(&node.name)) {
+            received.confirm_when(number, requirement);
+        }
+    }
+
+    /// Passes a message to shards; returns those that got it.
+    fn push_to_shards(&mut self, shards: u64, view: &MessageView<'_>) -> u64 {
+        let mut rest = shards;
+        if view.qos == QoS::AtMostOnce && rest & self.shards_behind != 0 {
+            rest &= !self.shards_behind;
+            self.counts.dropped_behind += 1;
+        }
+        let passed = rest;
+        while rest != 0 {
+            let shard = rest.trailing_zeros() as u16;
+            rest &= rest - 1;
+            self.queues.push_message(shard, view, None, None);
+        }
+        passed
+    }
+
+    /// Passes a message to the n-th of the members that this node has; returns false if there is none.
+    fn push_to_local_member(
+        &mut self,
+        view: &MessageView<'_>,
+        member: &GroupMemberTarget<'_>,
+        touched: &mut BatchRecipients,
+    ) -> bool {
+        let Some((shard, nth)) = choose_place(&self.local, member) else {
+            return false;
+        };
+        let target = GroupMemberTarget { nth, ..*member };
+        self.queues.push_message(shard, view, Some(target), None);
+        if view.qos != QoS::AtMostOnce {
+            touched.shards |= 1 << shard;
+        }
+        true
+    }
+}
+
+/// The place (a shard or a node) of the n-th member of a group, and which of its members it is. Only online members
+/// count as long as there is one.
+fn choose_place(tree: &SubscriptionTree, member: &GroupMemberTarget<'_>) -> Option<(u16, u32)> {
+    let filter = tree.find(member.filter)?;
+    let group = tree.group(tree.find_group(filter, member.group)?);
+    let only_online = group.remote().iter().any(|place| place.online > 0);
+    let count = |place: &RemoteMembers| match only_online {
+        true => place.online,
+        false => place.total,
+    };
+    let all: u32 = group.remote().iter().map(count).sum();
+    let mut nth = member.nth.checked_rem(all)?;
+    group.remote().iter().find_map(|place| {
+        if nth < count(place) {
+            return Some((place.shard, nth));
+        }
+        nth -= count(place);
+        None
+    })
+}
