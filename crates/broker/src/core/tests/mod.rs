@@ -1,6 +1,7 @@
 //! Tests of the core without sockets: shards in memory, messages between them delivered when the test says so.
 
 mod bounds;
+mod cluster_sim;
 mod deadlines;
 mod deferred_acks;
 mod derived_messages;
@@ -9,6 +10,8 @@ mod grants;
 mod inspection;
 mod journal;
 mod matching;
+mod node_retained_messages;
+mod node_sessions;
 mod nodes;
 mod partial_packets;
 mod qos;

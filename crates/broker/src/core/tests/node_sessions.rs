@@ -1,0 +1,315 @@
+//! Sessions of a cluster: claims, takeovers, and connections that are passed on by tunnels.
+
+use mqtt::{Packet, QoS, ReasonCode};
+
+use super::cluster_sim::{ClusterSim, name, packets, payloads};
+use super::sim::{Sim, SimConnection};
+use crate::core::peer_node::PeerNodeIx;
+
+fn disconnect_code(node: &mut Sim, connection: SimConnection) -> Option<ReasonCode> {
+    packets(&node.take_bytes(connection), |packet| match packet {
+        Packet::Disconnect(disconnect) => Some(disconnect.reason),
+        _ => None,
+    })
+}
+
+/// The code of CONNACK, and whether a session was present.
+fn connack(node: &mut Sim, connection: SimConnection) -> Option<(ReasonCode, bool)> {
+    connack_in(&node.take_bytes(connection))
+}
+
+fn connack_in(bytes: &[u8]) -> Option<(ReasonCode, bool)> {
+    packets(bytes, |packet| match packet {
+        Packet::ConnAck(connack) => Some((connack.code, connack.session_present)),
+        _ => None,
+    })
+}
+
+/// The nodes that have a session of a client id.
+fn holders(cluster: &ClusterSim, client_id: &str) -> Vec<usize> {
+    let has = |node: &Sim| node.has_session(client_id);
+    (0..cluster.nodes.len())
+        .filter(|&n| has(&cluster.nodes[n]))
+        .collect()
+}
+
+// [MQTT-3.1.4-3], over nodes.
+#[test]
+fn a_client_that_connects_to_another_node_takes_its_session_over() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 100 + n, false);
+        let id = format!("client-{n}");
+        let first = cluster.connect(0, 0, &id, true);
+        assert_eq!(
+            connack(&mut cluster.nodes[0], first),
+            Some((ReasonCode::SUCCESS, false))
+        );
+        let second = cluster.connect(1, 1, &id, true);
+        assert_eq!(
+            disconnect_code(&mut cluster.nodes[0], first),
+            Some(ReasonCode::SESSION_TAKEN_OVER)
+        );
+        assert_eq!(
+            connack(&mut cluster.nodes[1], second),
+            Some((ReasonCode::SUCCESS, false))
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+    }
+}
+
+#[test]
+fn a_durable_session_is_ended_by_a_clean_start_at_another_node() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 200 + n, false);
+        let id = format!("client-{n}");
+        let first = cluster.connect(0, 0, &id, false);
+        cluster.nodes[0].drop_connection(first);
+        let resumed = cluster.connect(0, 1, &id, false);
+        assert_eq!(
+            connack(&mut cluster.nodes[0], resumed),
+            Some((ReasonCode::SUCCESS, true))
+        );
+        let clean = cluster.connect(1, 1, &id, true);
+        assert_eq!(
+            connack(&mut cluster.nodes[1], clean),
+            Some((ReasonCode::SUCCESS, false))
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+        // Its own node has released it.
+        cluster.nodes[1].drop_connection(clean);
+        let again = cluster.connect(0, 0, &id, false);
+        assert_eq!(
+            connack(&mut cluster.nodes[0], again),
+            Some((ReasonCode::SUCCESS, false))
+        );
+    }
+}
+
+#[test]
+fn a_durable_session_is_used_from_any_node() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 500 + n, false);
+        let id = format!("client-{n}");
+        let mut first = cluster.connect(0, 0, &id, false);
+        cluster.nodes[0].subscribe(&mut first, "a/+", QoS::AtLeastOnce);
+        cluster.settle();
+        cluster.nodes[0].drop_connection(first);
+        let mut publisher = cluster.connect(1, 0, "publisher", true);
+        cluster.nodes[1].publish(&mut publisher, "a/b", b"queued", QoS::AtLeastOnce, 1);
+        cluster.settle();
+        // The client arrives at another node, with a packet right behind CONNECT.
+        let mut elsewhere = cluster.nodes[2].connect(1, &id, false);
+        cluster.nodes[2].publish(&mut elsewhere, "a/own", b"early", QoS::AtLeastOnce, 7);
+        cluster.settle();
+        assert_eq!(
+            connack_in(&cluster.nodes[2].peek_bytes(elsewhere)),
+            Some((ReasonCode::SUCCESS, true))
+        );
+        let got = payloads(&mut cluster.nodes[2], &mut elsewhere);
+        assert_eq!(got, [b"queued".to_vec(), b"early".to_vec()], "client {n}");
+        assert_eq!(holders(&cluster, &id), [0]);
+        // The end of the connection reaches the session.
+        cluster.nodes[2].drop_connection(elsewhere);
+        cluster.settle();
+        assert!(cluster.exits[0].is_empty());
+        cluster.nodes[1].publish(&mut publisher, "a/b", b"later", QoS::AtLeastOnce, 2);
+        cluster.settle();
+        // Now the node with the session: the entry is told that it was taken over.
+        let mut elsewhere = cluster.connect(1, 0, &id, false);
+        let home = cluster.connect(0, 1, &id, false);
+        assert_eq!(
+            disconnect_code(&mut cluster.nodes[1], elsewhere),
+            Some(ReasonCode::SESSION_TAKEN_OVER)
+        );
+        assert!(cluster.nodes[1].is_closing(elsewhere));
+        // Nothing happens to what is closed.
+        cluster.nodes[1].publish(&mut elsewhere, "a/b", b"never", QoS::AtLeastOnce, 3);
+        cluster.settle();
+        let mut home = home;
+        let got = payloads(&mut cluster.nodes[0], &mut home);
+        assert_eq!(got, [b"later".to_vec()]);
+    }
+}
+
+#[test]
+fn a_tunnel_ends_with_the_connection_between_its_nodes() {
+    let mut cluster = ClusterSim::new(3, 1, 600, false);
+    let first = cluster.connect(0, 0, "client", false);
+    cluster.nodes[0].drop_connection(first);
+    let elsewhere = cluster.connect(1, 0, "client", false);
+    assert!(!cluster.nodes[1].is_closing(elsewhere));
+    cluster.separate(0, 1);
+    cluster.settle();
+    assert!(cluster.nodes[1].is_closing(elsewhere));
+    // The node that is alone with the client gives it a new session.
+    let alone = cluster.connect(1, 0, "client", false);
+    cluster.pass(2500);
+    assert_eq!(
+        connack(&mut cluster.nodes[1], alone),
+        Some((ReasonCode::SUCCESS, false))
+    );
+}
+
+#[test]
+fn a_client_that_leaves_while_its_session_is_claimed_leaves_nothing() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 300 + n, false);
+        let id = format!("client-{n}");
+        let connection = cluster.nodes[0].connect(0, &id, false);
+        for _ in 0..n % 5 {
+            cluster.step();
+        }
+        cluster.nodes[0].drop_connection(connection);
+        cluster.settle();
+        if n % 5 == 0 {
+            assert_eq!(holders(&cluster, &id), [0_usize; 0], "client {n}");
+        }
+        let other = cluster.connect(1, 0, &id, true);
+        assert_eq!(
+            connack(&mut cluster.nodes[1], other),
+            Some((ReasonCode::SUCCESS, false))
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+    }
+}
+
+#[test]
+fn a_node_that_does_not_register_its_sessions_delays_claims_for_two_seconds_only() {
+    let mut cluster = ClusterSim::new(2, 1, 400, false);
+    // Node 0 sees a third node that never says anything.
+    cluster.nodes[0].with_router(|router| router.add_peer(PeerNodeIx::new(2), "silent"));
+    let ids: Vec<String> = (0..20).map(|n| format!("client-{n}")).collect();
+    let waiting: Vec<_> = ids
+        .iter()
+        .map(|id| cluster.nodes[0].connect(0, id, true))
+        .collect();
+    cluster.settle();
+    cluster.pass(2500);
+    let accepted = waiting.iter().filter(|&&connection| {
+        connack(&mut cluster.nodes[0], connection) == Some((ReasonCode::SUCCESS, false))
+    });
+    // The others belong to the silent node, and wait until it is given up.
+    let accepted = accepted.count();
+    assert!(accepted > 0 && accepted < ids.len(), "{accepted} accepted");
+    cluster.nodes[0].with_router(|router| router.remove_peer(PeerNodeIx::new(2), false));
+    cluster.settle();
+    cluster.pass(2500);
+    assert!(ids.iter().all(|id| cluster.nodes[0].has_session(id)));
+}
+
+#[test]
+fn a_session_that_is_registered_late_is_kept_instead_of_a_new_one() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(2, 1, 700 + n, false);
+        let id = format!("client-{n}");
+        let mut first = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].subscribe(&mut first, "q", QoS::AtLeastOnce);
+        cluster.settle();
+        cluster.nodes[1].drop_connection(first);
+        cluster.pass(10);
+        cluster.separate(0, 1);
+        cluster.join(0, 1);
+        cluster.is_silent = vec![1];
+        cluster.settle();
+        let second = cluster.connect(0, 0, &id, n % 2 == 0);
+        cluster.pass(2500);
+        cluster.is_silent.clear();
+        cluster.settle();
+        if n % 2 == 0 {
+            // The client wanted a new session.
+            assert_eq!(holders(&cluster, &id), [0], "{id}");
+            continue;
+        }
+        assert_eq!(holders(&cluster, &id), [1], "{id}");
+        if cluster.nodes[0].is_closing(second) {
+            let again = cluster.connect(0, 0, &id, false);
+            let answer = connack_in(&cluster.nodes[0].peek_bytes(again));
+            assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+        }
+    }
+}
+
+#[test]
+fn clients_wait_for_a_node_that_still_reads_its_sessions() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(2, 1, 800 + n, false);
+        let id = format!("client-{n}");
+        cluster.separate(0, 1);
+        cluster.nodes[1] = Sim::in_cluster(&name(1), 1, n + 1, true);
+        cluster.join(0, 1);
+        for _ in 0..15 {
+            cluster.pass(100);
+        }
+        let client = cluster.connect(0, 0, &id, false);
+        for _ in 0..15 {
+            cluster.pass(100);
+        }
+        assert_eq!(connack(&mut cluster.nodes[0], client), None, "{id}");
+        cluster.nodes[1].restore_session(&id);
+        cluster.nodes[1].finish_restore();
+        cluster.settle();
+        assert_eq!(
+            connack(&mut cluster.nodes[0], client),
+            Some((ReasonCode::SUCCESS, true)),
+            "{id}"
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+    }
+}
+
+#[test]
+fn at_most_one_node_has_a_session_when_all_nodes_have_met() {
+    for seed in 1..=100 {
+        let mut cluster = ClusterSim::new(3, 2, seed * 104_729, false);
+        let mut together = [true; 3];
+        for _ in 0..60 {
+            match cluster.random(8) {
+                0 => {
+                    // The pairs (0, 1), (0, 2) and (1, 2).
+                    let pair = cluster.random(3);
+                    let (a, b) = [(0, 1), (0, 2), (1, 2)][pair];
+                    match together[pair] {
+                        true => cluster.separate(a, b),
+                        false => cluster.join(a, b),
+                    }
+                    together[pair] = !together[pair];
+                }
+                1 => cluster.pass(300),
+                2 | 3 => {
+                    for _ in 0..cluster.random(20) {
+                        cluster.step();
+                    }
+                }
+                _ => {
+                    let (node, shard) = (cluster.random(3), cluster.random(2));
+                    let id = format!("client-{}", cluster.random(3));
+                    let clean = cluster.random(2) == 0;
+                    let connection = cluster.nodes[node].connect(shard, &id, clean);
+                    if cluster.random(3) == 0 {
+                        cluster.nodes[node].drop_connection(connection);
+                    }
+                }
+            }
+        }
+        for (pair, (a, b)) in [(0, 1), (0, 2), (1, 2)].into_iter().enumerate() {
+            if !together[pair] {
+                cluster.join(a, b);
+            }
+        }
+        cluster.settle();
+        for _ in 0..30 {
+            cluster.pass(100);
+        }
+        for n in 0..3 {
+            let id = format!("client-{n}");
+            assert!(holders(&cluster, &id).len() <= 1, "seed {seed}, {id}");
+            let last = cluster.connect(n, 0, &id, true);
+            assert_eq!(
+                connack(&mut cluster.nodes[n], last),
+                Some((ReasonCode::SUCCESS, false)),
+                "seed {seed}, {id}"
+            );
+            assert_eq!(holders(&cluster, &id), [n], "seed {seed}, {id}");
+        }
+    }
+}
