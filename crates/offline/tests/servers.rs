@@ -230,6 +230,14 @@ fn written_entries_can_be_read() {
     });
 }
 
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Writes while a failure is injected, then checks that every acknowledged entry is present, once and in order.
 fn write_during_failure(
     kind: QueueBackendKind,
@@ -303,10 +311,14 @@ fn cut_and_stalled_connections_lose_and_double_nothing() {
                 proxy.close_connections();
             }
             proxy.set_mode(ProxyMode::Delay(Duration::from_millis(40)));
-            std::thread::sleep(Duration::from_millis(600));
-            // Stall for longer than the command time-out: sent data arrives later, from an abandoned connection.
+            let passed = proxy.passed_count();
+            wait_until("pieces pass slowly", || proxy.passed_count() >= passed + 10);
+            // Stall until the connection is abandoned: sent data arrives later, from that connection.
             proxy.set_mode(ProxyMode::Stall);
-            std::thread::sleep(Duration::from_millis(2700));
+            let accepted = proxy.accepted_count();
+            wait_until("another connection is opened", || {
+                proxy.accepted_count() > accepted
+            });
             proxy.set_mode(ProxyMode::Pass);
         });
     });

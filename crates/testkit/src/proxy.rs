@@ -33,6 +33,7 @@ struct ProxyState {
     mode: ProxyMode,
     is_closed: bool,
     accepted: u64,
+    passed: u64,
     open: Vec<TcpStream>,
 }
 
@@ -46,6 +47,7 @@ impl Proxy {
                 mode: ProxyMode::Pass,
                 is_closed: false,
                 accepted: 0,
+                passed: 0,
                 open: Vec::new(),
             }),
             changed: Condvar::new(),
@@ -77,6 +79,11 @@ impl Proxy {
     /// How many connections were accepted so far.
     pub fn accepted_count(&self) -> u64 {
         self.shared.lock().accepted
+    }
+
+    /// How many pieces have passed so far, in both directions.
+    pub fn passed_count(&self) -> u64 {
+        self.shared.lock().passed
     }
 }
 
@@ -136,6 +143,7 @@ impl ProxyShared {
             if !self.wait_until_open() || to.write_all(&piece[..count]).is_err() {
                 break;
             }
+            self.lock().passed += 1;
         }
         let _ = from.shutdown(Shutdown::Both);
         let _ = to.shutdown(Shutdown::Both);

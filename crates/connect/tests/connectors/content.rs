@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use connect::{AfterExport, ContentPort, FileContent};
 use serde_json::{Value, json};
@@ -391,11 +391,13 @@ fn a_file_is_the_streamed_body_of_a_request() {
 
 #[test]
 fn an_attempt_without_progress_ends() {
-    let stuck = Arc::new(AtomicUsize::new(0));
-    let asked_count = stuck.clone();
+    // The first request gets no answer.
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(Some(released));
     let server = HttpServer::start(move |_| {
-        if asked_count.fetch_add(1, Relaxed) == 0 {
-            std::thread::sleep(std::time::Duration::from_secs(3));
+        let first = released.lock().unwrap().take();
+        if let Some(released) = first {
+            let _ = released.recv();
         }
         (200, Vec::new(), String::new())
     });
@@ -405,6 +407,7 @@ fn an_attempt_without_progress_ends() {
     bench.push(json!({"id": "a"}));
     files.wait_for("postponed a no progress within 1000 ms");
     files.wait_for("completed a Keep");
+    drop(release);
     bench.stop();
 }
 
