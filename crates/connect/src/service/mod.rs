@@ -1,13 +1,16 @@
 //! All connectors, sinks and sources of a node: shards push rows into sinks, the control plane changes settings.
 
+mod checks;
+mod discarded_content;
 mod inspection;
 mod sink;
 mod source;
 mod status;
+mod unsettled_rows;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,14 +20,14 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::batch::SinkBatch;
-use crate::connector::{Connector, ConnectorContext, ConnectorError, ConnectorKind, Retryable};
+use crate::connector::{Connector, ConnectorContext, ConnectorKind};
 use crate::content::{ContentPort, ContentPortCell};
 use crate::kinds;
 use crate::push::{PushError, RequestHead, SourcePush};
 use crate::row::SinkRowWriter;
 use crate::settings::{SettingsError, SinkSettings};
 use crate::sink_machine::dead_letters::DeadLetterObserver;
-use crate::sink_machine::memory_queue::{PushOutcome, WrittenCallback};
+use crate::sink_machine::memory_queue::PushOutcome;
 use crate::sink_machine::sink_files::SinkInventory;
 use sink::ManagedSink;
 use source::ManagedSource;
@@ -36,7 +39,6 @@ const MAX_SINKS: usize = 10_000;
 const MAX_SOURCES: usize = 10_000;
 /// How long a deleted sink may continue to write its rows.
 const DELETED_SINK_GRACE: Duration = Duration::from_secs(5);
-const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Identifies a sink for shards; constant while the process runs, also when the sink is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,16 +127,6 @@ impl ConnectorServiceInner {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Pauses before the attempts to discard what was sent of a file. The first one lets a running attempt end: a part that
-/// arrives after the upload was aborted would be kept.
-const DISCARD_PAUSES: [Duration; 4] = [
-    Duration::from_secs(1),
-    Duration::from_secs(5),
-    Duration::from_secs(30),
-    Duration::from_secs(120),
-];
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Removes `type` and `description` from a connector's settings and returns the kind.
 fn split(
@@ -253,53 +245,6 @@ impl ConnectorService {
         }
     }
 
-    fn unsettled(&self, shard: u16) -> &UnsettledSinks {
-        &self.inner.unsettled[usize::from(shard) % self.inner.unsettled.len()]
-    }
-
-    fn note_unsettled(&self, shard: u16, sink: SinkId) {
-        let unsettled = self.unsettled(shard);
-        let mut sinks = unsettled.lock();
-        if !sinks.contains(&sink) {
-            sinks.push(sink);
-            unsettled.is_any.store(true, Relaxed);
-        }
-    }
-
-    /// Whether a shard has pushed rows that are not yet known to be in their sink's files.
-    pub fn is_unsettled(&self, shard: u16) -> bool {
-        self.unsettled(shard).is_any.load(Relaxed)
-    }
-
-    /// Calls `done`, from any thread, when all rows this shard has pushed to sinks with files are written to them. The
-    /// end of the process then loses none. Files that cannot be written are not waited for.
-    pub fn settle(&self, shard: u16, done: Box<dyn FnOnce() + Send + Sync>) {
-        let done = WrittenCallback::new(done);
-        let unsettled = self.unsettled(shard);
-        let mut sinks = unsettled.lock();
-        unsettled.is_any.store(false, Relaxed);
-        let table = self.inner.table.load();
-        for sink in sinks.drain(..) {
-            if let Some(Some(sink)) = table.sinks.get(sink.0 as usize) {
-                sink.queue.hold_until_written(shard, &done);
-            }
-        }
-    }
-
-    /// Like [`ConnectorService::settle`], for a producer that several threads share: a thread's rows stay unsettled for
-    /// it, whichever thread settles the producer, until they are written.
-    pub fn settle_shared(&self, producer: u16, done: Box<dyn FnOnce() + Send + Sync>) {
-        let done = WrittenCallback::new(done);
-        let unsettled = self.unsettled(producer);
-        let mut sinks = unsettled.lock();
-        let table = self.inner.table.load();
-        sinks.retain(|sink| match table.sinks.get(sink.0 as usize) {
-            Some(Some(sink)) => sink.queue.hold_until_written(producer, &done),
-            _ => false,
-        });
-        unsettled.is_any.store(!sinks.is_empty(), Relaxed);
-    }
-
     /// Whether a sink with `on_full = "block"` is full.
     pub fn is_full(&self, sink: SinkId) -> bool {
         let table = self.inner.table.load();
@@ -383,14 +328,6 @@ impl ConnectorService {
         source.start(connector, control.source_handler.clone());
     }
 
-    /// Validates settings of a source, as far as the connector is known.
-    pub fn check_source(&self, settings: &Value) -> Result<(), SettingsError> {
-        let (common, own) = SourceSettings::split(settings)?;
-        let connector = self.connector_of(&common.connector)?;
-        let _runtime = self.inner.runtime.enter();
-        connector.reader(own).map(drop)
-    }
-
     /// Creates or replaces a source. It waits for its connector if that does not exist yet.
     pub fn set_source(&self, name: &str, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SourceSettings::split(settings)?;
@@ -454,132 +391,6 @@ impl ConnectorService {
         };
         let _runtime = self.inner.runtime.enter();
         (kind.open)(fields, &context)
-    }
-
-    /// Validates settings of a connector.
-    pub fn check_connector(&self, name: &str, settings: &Value) -> Result<(), SettingsError> {
-        let (kind, _, fields) = split(settings)?;
-        self.open(name, kind, fields).map(drop)
-    }
-
-    /// Validates settings of a sink, as far as the connector is known.
-    pub fn check_sink(&self, settings: &Value) -> Result<(), SettingsError> {
-        let (common, own) = SinkSettings::split(settings)?;
-        if let crate::settings::DeliveryOrder::By(key) = &common.order {
-            crate::template::Template::parse("order.by", key)?;
-        }
-        if common.queue.disk.is_some() && self.inner.options.directory.is_none() {
-            let detail = "the node has no data directory";
-            return Err(SettingsError::new("queue.disk", detail));
-        }
-        let connector = self.connector_of(&common.connector)?;
-        let _runtime = self.inner.runtime.enter();
-        let writer = connector.writer(own);
-        writer
-            .map(drop)
-            .map_err(|error| SinkSettings::suggest_common_field(settings, error))
-    }
-
-    /// Checks a sink's statement, table and columns with its system. An error means that a correction is needed; a system that cannot
-    /// be reached yields no error. Runs within a tokio runtime.
-    pub async fn probe_sink(&self, settings: &Value) -> Result<(), SettingsError> {
-        let (common, own) = SinkSettings::split(settings)?;
-        let field = ["sql", "table"]
-            .into_iter()
-            .find(|name| own.contains_key(*name));
-        let connector = self.connector_of(&common.connector)?;
-        let writer = connector.writer(own)?;
-        let Some(checking) = writer.check() else {
-            return Ok(());
-        };
-        match tokio::time::timeout(sink::CHECK_TIMEOUT, checking).await {
-            Ok(Err(failure)) if failure.retryable == Retryable::Permanent => {
-                let detail = format!("the system rejects it: {failure}");
-                Err(SettingsError::new(field.unwrap_or_default(), detail))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Connects to the system of a sink and checks its statement, if any; returns a description. `None`: no such sink.
-    pub async fn test_sink(&self, name: &str) -> Option<Result<String, ConnectorError>> {
-        let (sink, connector) = {
-            let control = self.inner.control();
-            let sink = control.sinks.get(name)?.clone();
-            let connector = control.connectors.get(&sink.connector());
-            (sink, connector.map(|opened| opened.connector.clone()))
-        };
-        let Some(connector) = connector else {
-            let what = format!("there is no connector {:?}", sink.connector());
-            return Some(Err(ConnectorError::transient(what)));
-        };
-        let reached = test(&*connector).await;
-        let tested = match (&reached, connector.clone().writer(sink.own_settings())) {
-            (Err(_), _) => reached,
-            (Ok(_), Err(error)) => Err(ConnectorError::permanent(error)),
-            (Ok(who), Ok(writer)) => match writer.check() {
-                None => reached,
-                Some(checking) => match tokio::time::timeout(TEST_TIMEOUT, checking).await {
-                    Ok(checked) => checked.map(|found| format!("{who}: {found}")),
-                    Err(_) => Err(ConnectorError::transient(
-                        "checking the statement timed out",
-                    )),
-                },
-            },
-        };
-        sink.record_test(&tested);
-        Some(tested)
-    }
-
-    /// Removes from the system of a sink what it has of a file whose export was cancelled. Returns at once; failures are
-    /// logged.
-    pub fn discard_content(&self, sink: &str, file: &str, position: &str) {
-        let service = self.clone();
-        let (sink, file, position) = (sink.to_owned(), file.to_owned(), position.to_owned());
-        self.inner.runtime.spawn(async move {
-            let mut failure = None;
-            for pause in DISCARD_PAUSES {
-                tokio::time::sleep(pause).await;
-                match service.try_discard(&sink, &position).await {
-                    Ok(()) => {
-                        tracing::info!(sink, file, "parts of a cancelled export discarded");
-                        return;
-                    }
-                    Err(error) => failure = Some(error.to_string()),
-                }
-            }
-            tracing::warn!(
-                sink,
-                file,
-                error = failure,
-                "parts of a cancelled export remain in the system of the sink; remove them there"
-            );
-        });
-    }
-
-    async fn try_discard(&self, sink: &str, position: &str) -> Result<(), ConnectorError> {
-        let (connector, own) = {
-            let control = self.inner.control();
-            let sink = control.sinks.get(sink);
-            let connector = sink.and_then(|sink| control.connectors.get(&sink.connector()));
-            match sink.zip(connector) {
-                Some((sink, opened)) => (opened.connector.clone(), sink.own_settings()),
-                None => {
-                    return Err(ConnectorError::transient(
-                        "the sink or its connector is gone",
-                    ));
-                }
-            }
-        };
-        let writer = connector.writer(own).map_err(ConnectorError::permanent)?;
-        let Some(writer) = writer.content_writer() else {
-            let what = "the sink no longer exports files";
-            return Err(ConnectorError::permanent(what));
-        };
-        match tokio::time::timeout(DISCARD_TIMEOUT, writer.discard(position)).await {
-            Ok(discarded) => discarded,
-            Err(_) => Err(ConnectorError::transient("no answer in time")),
-        }
     }
 
     /// Creates or replaces a sink. Queued rows stay in it. Without its connector, a sink keeps its rows.
@@ -674,25 +485,6 @@ impl ConnectorService {
         control.ending.insert(name.to_owned(), ending);
     }
 
-    /// Connects to the system of a connector; returns a description of it.
-    pub async fn test_connector(&self, name: &str) -> Option<Result<String, ConnectorError>> {
-        let connector = {
-            let control = self.inner.control();
-            control.connectors.get(name)?.connector.clone()
-        };
-        Some(test(&*connector).await)
-    }
-
-    /// Connects to the system of a connector that is not stored.
-    pub async fn test_settings(
-        &self,
-        settings: &Value,
-    ) -> Result<Result<String, ConnectorError>, SettingsError> {
-        let (kind, _, fields) = split(settings)?;
-        let connector = self.open("test", kind, fields)?;
-        Ok(test(&*connector).await)
-    }
-
     /// Stops all sinks. They continue to write until the time is over; then remaining rows stay in files if there are any, and
     /// become dead letters otherwise.
     pub async fn stop(&self, within: Duration) {
@@ -718,69 +510,5 @@ impl ConnectorService {
         for (_, end) in ending {
             let _ = tokio::time::timeout(within, end).await;
         }
-    }
-}
-
-async fn test(connector: &dyn Connector) -> Result<String, ConnectorError> {
-    match tokio::time::timeout(TEST_TIMEOUT, connector.test()).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let s = TEST_TIMEOUT.as_secs();
-            Err(ConnectorError::transient(format!(
-                "no answer within {s} seconds"
-            )))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn rows_of_a_shared_producer_stay_unsettled_until_they_are_written() {
-        // Its tasks run only within `block_on`.
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let options = ConnectorServiceOptions {
-            directory: Some(directory.path().to_owned()),
-            shards: 2,
-        };
-        let service = ConnectorService::new(runtime.handle().clone(), options);
-        service
-            .set_connector("c", &json!({"type": "file"}))
-            .unwrap();
-        let sink = json!({"connector": "c", "file": "rows", "queue": {"disk": {}}});
-        let sink = service.set_sink("s", &sink).unwrap();
-        let push = || service.push(sink, 1, |row| row.int("n", 1));
-        let calls = Arc::new(AtomicUsize::new(0));
-        let settle = || {
-            let calls = calls.clone();
-            let done = move || {
-                calls.fetch_add(1, Relaxed);
-            };
-            service.settle_shared(1, Box::new(done));
-        };
-        push();
-        settle();
-        // Another thread's rows are as unsettled as before.
-        assert!(service.is_unsettled(1));
-        settle();
-        assert_eq!(calls.load(Relaxed), 0);
-        runtime.block_on(async {
-            while calls.load(Relaxed) < 2 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        });
-        settle();
-        assert!(!service.is_unsettled(1));
-        assert_eq!(calls.load(Relaxed), 3);
     }
 }
