@@ -15,7 +15,7 @@ use crate::size_class::SizeClassTable;
 use crate::wire::payload::take_ranges;
 
 /// Most ranges in the record of a lane. Each gap is a stream or larger message that is not complete, of which a sender has
-/// fewer at a time ([`MAX_OUTGOING_STREAMS`](crate::core::link_core::MAX_OUTGOING_STREAMS)).
+/// fewer at a time ([`MAX_OUTGOING_STREAMS`](crate::core::sending::MAX_OUTGOING_STREAMS)).
 const MAX_RECORD_RANGES: usize = 16 * 1024;
 
 #[derive(Debug)]

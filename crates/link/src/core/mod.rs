@@ -12,6 +12,7 @@ mod outgoing_lane;
 mod outgoing_stream;
 mod receiving;
 mod scheduler;
+mod sending;
 mod transmission;
 
 pub use incoming_stream::{Chunk, StreamRead};
