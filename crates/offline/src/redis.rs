@@ -7,82 +7,25 @@
 //! A group is one MULTI. Each ends by watching `P:group` for the next, so that the transaction of an abandoned
 //! connection cannot be applied after that of another.
 
+mod command_buffer;
+mod scripts;
+mod stored_entry;
+
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use redis::{Client, Connection, ConnectionLike as _, IntoConnectionInfo as _, Value};
-use store::{
-    BackendError, NewEntry, QueueBackend, QueueEntry, QueueFetch, QueueGroup, QueuePage,
-    QueueSummary,
-};
+use store::{BackendError, QueueBackend, QueueFetch, QueueGroup, QueuePage, QueueSummary};
 
-use crate::options::{MAX_INLINE_BYTES, QueueBackendOptions};
+use crate::options::QueueBackendOptions;
+use command_buffer::{CommandBuffer, array, bytes_of, number, text};
+use scripts::{COMPLETE_ENTRIES_SCRIPT, END_SESSION_SCRIPT, RELEASE_BODIES_LUA, SUMMARY_SCRIPT};
+use stored_entry::{RawPage, encode_member, has_separate_body, message_id};
 
 const VERSION: &str = "1";
 /// Entries of a session removed per call.
 const REMOVED_PER_CALL: usize = 1000;
-/// Sequence number, length of the body, kind.
-const MEMBER_HEAD_BYTES: usize = 13;
-/// Group number and index of the message within the group.
-const MESSAGE_ID_BYTES: usize = 12;
-const BODY_INLINE: u8 = 0;
-const BODY_SEPARATE: u8 = 1;
-
-/// Decrements the entry counts of separately stored bodies and removes bodies without entries.
-const RELEASE_BODIES_LUA: &str = r"
-local function release_bodies(found)
-  for _, m in ipairs(found) do
-    if string.byte(m, 13) == 1 then
-      local id = string.sub(m, 14, 25)
-      if redis.call('DECR', ARGV[1] .. ':n:' .. id) <= 0 then
-        redis.call('DEL', ARGV[1] .. ':n:' .. id, ARGV[1] .. ':m:' .. id)
-      end
-    end
-  end
-end
-";
-/// Arguments: triples of session, first and last sequence number.
-const COMPLETE_ENTRIES_SCRIPT: &str = r"
-for i = 2, #ARGV, 3 do
-  local q, s = ARGV[1] .. ':q:' .. ARGV[i], ARGV[1] .. ':s:' .. ARGV[i]
-  local found = redis.call('ZRANGEBYSCORE', q, ARGV[i + 1], ARGV[i + 2])
-  redis.call('ZREMRANGEBYSCORE', q, ARGV[i + 1], ARGV[i + 2])
-  release_bodies(found)
-  if redis.call('EXISTS', s) == 1 then
-    for seq = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]) do
-      local name = string.format('%.0f', seq)
-      redis.call('HDEL', s, 'e' .. name, 'x' .. name)
-    end
-  end
-end
-return 0
-";
-const END_SESSION_SCRIPT: &str = r"
-local q = ARGV[1] .. ':q:' .. ARGV[2]
-local found = redis.call('ZRANGE', q, 0, ARGV[3] - 1)
-if #found == 0 then
-  redis.call('DEL', ARGV[1] .. ':s:' .. ARGV[2])
-  return 0
-end
-redis.call('ZREMRANGEBYRANK', q, 0, #found - 1)
-release_bodies(found)
-return #found
-";
-/// Returns the number of entries, bytes of bodies, first and last sequence number.
-const SUMMARY_SCRIPT: &str = r"
-local n, bytes = redis.call('ZCARD', ARGV[1]), 0
-for at = 0, n - 1, 500 do
-  for _, m in ipairs(redis.call('ZRANGE', ARGV[1], at, at + 499)) do
-    local a, b, c, d = string.byte(m, 9, 12)
-    bytes = bytes + ((a * 256 + b) * 256 + c) * 256 + d
-  end
-end
-if n == 0 then return {0, 0, '', ''} end
-local first = redis.call('ZRANGE', ARGV[1], 0, 0)[1]
-local last = redis.call('ZRANGE', ARGV[1], -1, -1)[1]
-return {n, bytes, string.sub(first, 1, 8), string.sub(last, 1, 8)}
-";
 
 pub(crate) struct RedisQueueBackend {
     client: Client,
@@ -550,177 +493,5 @@ impl QueueBackend for RedisQueueBackend {
             }
         });
         Ok(pages.collect())
-    }
-}
-
-/// A page whose separately stored bodies are missing; the entries contain their ids.
-struct RawPage {
-    entries: Vec<(QueueEntry, Option<Bytes>)>,
-    is_last: bool,
-}
-
-impl RawPage {
-    fn new(fetch: &QueueFetch, members: Vec<Value>, state: &HashMap<String, Value>) -> Self {
-        let mut entries: Vec<(QueueEntry, Option<Bytes>)> = Vec::new();
-        let mut bytes = 0;
-        for member in members {
-            let Some((mut stored, size, body_id)) = decode_member(bytes_of(member).into()) else {
-                tracing::error!(
-                    session = fetch.session,
-                    "queued message in Redis is damaged; it is skipped"
-                );
-                continue;
-            };
-            bytes += size;
-            let is_over =
-                entries.len() >= fetch.max_messages as usize || bytes > u64::from(fetch.max_bytes);
-            if is_over && !entries.is_empty() {
-                return Self {
-                    entries,
-                    is_last: false,
-                };
-            }
-            let id = state.get(&format!("e{}", stored.seq)).map(number);
-            stored.packet_id = id.and_then(|id| id.try_into().ok()).unwrap_or(0);
-            stored.released = state.contains_key(&format!("x{}", stored.seq));
-            if stored.released {
-                stored.body = Bytes::new();
-            }
-            let body_id = body_id.filter(|_| !stored.released);
-            entries.push((stored, body_id));
-        }
-        Self {
-            entries,
-            is_last: true,
-        }
-    }
-}
-
-fn has_separate_body(group: &QueueGroup<'_>, message: usize) -> bool {
-    let message = &group.messages[message];
-    message.entries > 1 || message.body.len() > MAX_INLINE_BYTES
-}
-
-fn message_id(group: u64, message: u32) -> [u8; MESSAGE_ID_BYTES] {
-    let mut id = [0; MESSAGE_ID_BYTES];
-    id[..8].copy_from_slice(&group.to_be_bytes());
-    id[8..].copy_from_slice(&message.to_be_bytes());
-    id
-}
-
-/// Sequence number, length of the body, kind; the body's id if it is stored separately; length of attributes,
-/// attributes, body.
-fn encode_member(group: &QueueGroup<'_>, entry: &NewEntry<'_>) -> Vec<u8> {
-    let body = group.messages[entry.message as usize].body;
-    let is_beside = has_separate_body(group, entry.message as usize);
-    let mut member = Vec::with_capacity(
-        MEMBER_HEAD_BYTES + MESSAGE_ID_BYTES + 2 + entry.attributes.len() + body.len(),
-    );
-    member.extend_from_slice(&entry.seq.to_be_bytes());
-    member.extend_from_slice(&(body.len() as u32).to_be_bytes());
-    member.push(if is_beside {
-        BODY_SEPARATE
-    } else {
-        BODY_INLINE
-    });
-    if is_beside {
-        member.extend_from_slice(&message_id(group.number, entry.message));
-    }
-    member.extend_from_slice(&(entry.attributes.len() as u16).to_be_bytes());
-    member.extend_from_slice(entry.attributes);
-    if !is_beside {
-        member.extend_from_slice(body);
-    }
-    member
-}
-
-/// Returns the entry, its size including the body, and the body's id if it is stored separately.
-fn decode_member(mut member: Bytes) -> Option<(QueueEntry, u64, Option<Bytes>)> {
-    let seq = u64::from_be_bytes(*member.first_chunk()?);
-    let body_len = u32::from_be_bytes(*member.get(8..)?.first_chunk()?);
-    let kind = *member.get(MEMBER_HEAD_BYTES - 1)?;
-    let _ = member.split_to(MEMBER_HEAD_BYTES);
-    let body_id = match kind {
-        BODY_SEPARATE if member.len() >= MESSAGE_ID_BYTES => {
-            Some(member.split_to(MESSAGE_ID_BYTES))
-        }
-        BODY_INLINE => None,
-        _ => return None,
-    };
-    let attributes_len = usize::from(u16::from_be_bytes(*member.first_chunk()?));
-    let _ = member.split_to(2);
-    if member.len() < attributes_len {
-        return None;
-    }
-    let attributes = member.split_to(attributes_len);
-    let size = u64::from(body_len) + attributes_len as u64;
-    let stored = QueueEntry {
-        seq,
-        packet_id: 0,
-        released: false,
-        attributes,
-        body: member,
-    };
-    Some((stored, size, body_id))
-}
-
-/// Commands in wire format.
-#[derive(Default)]
-struct CommandBuffer {
-    bytes: Vec<u8>,
-    commands: usize,
-}
-
-impl CommandBuffer {
-    fn begin_command(&mut self, args: usize) {
-        self.bytes
-            .extend_from_slice(format!("*{args}\r\n").as_bytes());
-        self.commands += 1;
-    }
-
-    fn arg(&mut self, arg: &[u8]) {
-        self.bytes
-            .extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-        self.bytes.extend_from_slice(arg);
-        self.bytes.extend_from_slice(b"\r\n");
-    }
-
-    fn command(&mut self, args: &[&[u8]]) {
-        self.begin_command(args.len());
-        args.iter().for_each(|arg| self.arg(arg));
-    }
-}
-
-fn array(value: Value) -> Vec<Value> {
-    match value {
-        Value::Array(values) | Value::Set(values) => values,
-        Value::Map(pairs) => pairs.into_iter().flat_map(|(a, b)| [a, b]).collect(),
-        _ => Vec::new(),
-    }
-}
-
-fn bytes_of(value: Value) -> Vec<u8> {
-    match value {
-        Value::BulkString(bytes) => bytes,
-        Value::SimpleString(text) => text.into_bytes(),
-        _ => Vec::new(),
-    }
-}
-
-fn text(value: Value) -> Option<String> {
-    match value {
-        Value::Nil => None,
-        value => String::from_utf8(bytes_of(value)).ok(),
-    }
-}
-
-fn number(value: &Value) -> u64 {
-    match value {
-        Value::Int(number) => (*number).try_into().unwrap_or(0),
-        Value::BulkString(bytes) => std::str::from_utf8(bytes)
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0),
-        _ => 0,
     }
 }
