@@ -7,6 +7,8 @@
 //! A group is one transaction. It begins by incrementing the stored group number, conditional on the previous number.
 //! The transaction of an abandoned connection thus cannot be applied after that of another.
 
+mod multi_row_statement;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::future::Future;
@@ -22,12 +24,9 @@ use store::{
 use tokio::runtime::Runtime;
 
 use crate::options::{MAX_INLINE_BYTES, QueueBackendOptions};
+use multi_row_statement::{MAX_ROWS_PER_STATEMENT, MultiRowStatement};
 
 const VERSION: u32 = 1;
-/// Maximum number of rows per statement.
-const MAX_ROWS_PER_STATEMENT: usize = 500;
-/// Maximum text of a statement with bodies, unless a single body is larger.
-const MAX_STATEMENT_BYTES: usize = 1 << 20;
 /// Entries of a session removed per transaction.
 const REMOVED_PER_TRANSACTION: usize = 1000;
 /// The recovery counts all entries at start.
@@ -600,46 +599,4 @@ fn put_hex(text: &mut String, bytes: &[u8]) {
     text.push_str("x'");
     HEXLOWER.encode_append(bytes, text);
     text.push('\'');
-}
-
-/// Builds statements with many rows.
-struct MultiRowStatement {
-    head: String,
-    tail: &'static str,
-    text: String,
-}
-
-impl MultiRowStatement {
-    fn new(head: String, tail: &'static str) -> Self {
-        Self {
-            head,
-            tail,
-            text: String::new(),
-        }
-    }
-
-    /// Starts a row; returns the text to append it to.
-    fn begin_row(&mut self) -> &mut String {
-        let before = if self.text.is_empty() {
-            &self.head
-        } else {
-            ","
-        };
-        self.text.push_str(before);
-        &mut self.text
-    }
-
-    fn take_full(&mut self) -> Option<String> {
-        (self.text.len() > MAX_STATEMENT_BYTES)
-            .then(|| self.take_rest())
-            .flatten()
-    }
-
-    fn take_rest(&mut self) -> Option<String> {
-        if self.text.is_empty() {
-            return None;
-        }
-        self.text.push_str(self.tail);
-        Some(std::mem::take(&mut self.text))
-    }
 }

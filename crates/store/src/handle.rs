@@ -1,5 +1,7 @@
 //! [`Store`]: one open data directory, to which shards submit batches and from which a node restores its state.
 
+mod keyed_state_catch_up;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -17,7 +19,7 @@ use crate::config::StoreConfig;
 use crate::directory;
 use crate::error::{StoreError, StoreOpenError};
 use crate::health::StoreHealth;
-use crate::keyed_state::{KeyedDatabase, KeyedState, KeyedWrite};
+use crate::keyed_state::KeyedState;
 use crate::log::applier::Applier;
 use crate::log::external_queues::ExternalQueues;
 use crate::log::file_system::{FileSystem, OsFileSystem};
@@ -33,6 +35,7 @@ use crate::objects::Objects;
 use crate::observer::StoreObserver;
 use crate::queue::{QueueFetch, QueueSummary};
 use crate::tables::Tables;
+use keyed_state_catch_up::KeyedStateCatchUp;
 
 /// Offsets in a segment are 32 bits wide.
 const MAX_BATCH_BYTES: usize = 1 << 30;
@@ -585,48 +588,5 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHand
 fn join_thread(thread: JoinHandle<()>) {
     if thread.join().is_err() {
         tracing::error!("store thread panicked");
-    }
-}
-
-/// Applies frames of the log that the keyed state lacks.
-struct KeyedStateCatchUp<'a> {
-    db: &'a KeyedDatabase,
-    applied_lsn: u64,
-    write: KeyedWrite<'a>,
-    last_lsn: u64,
-}
-
-impl<'a> KeyedStateCatchUp<'a> {
-    fn new(db: &'a KeyedDatabase) -> Result<Self, StoreError> {
-        let applied_lsn = db.applied_lsn()?;
-        Ok(Self {
-            db,
-            applied_lsn,
-            write: db.write(),
-            last_lsn: applied_lsn,
-        })
-    }
-
-    fn add(&mut self, lsn: u64, records: &[u8]) -> Result<(), StoreError> {
-        if lsn <= self.last_lsn {
-            return Ok(());
-        }
-        self.write.add(records);
-        self.last_lsn = lsn;
-        if self.write.len() > 10_000 {
-            let write = std::mem::replace(&mut self.write, self.db.write());
-            write.commit(lsn)?;
-            self.applied_lsn = lsn;
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<u64, StoreError> {
-        if self.last_lsn > self.applied_lsn {
-            self.write.commit(self.last_lsn)?;
-        }
-        // Segments wait for a sync from this number on.
-        self.db.sync()?;
-        Ok(self.last_lsn)
     }
 }
