@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod durability;
+mod interruptions;
+mod invalid_frames;
 mod journals;
 mod kills;
 mod net;

@@ -2,31 +2,28 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::support::{RandomChoices, Simulation, content};
+use crate::support::{Simulation, content};
 use bytes::Bytes;
 use content::RangeSet;
 use content::{ContentHasher, DigestAlgorithm};
 use link::config::{AckPolicy, LinkConfig};
-use link::core::{LinkCore, LinkEvent, NewStream, OutgoingStreamState, SendError, StreamRead};
-use link::error_code::{ErrorCode, ProtocolError};
+use link::core::{LinkEvent, NewStream, OutgoingStreamState, SendError, StreamRead};
+use link::error_code::ErrorCode;
 use link::message::MessageId;
 use link::priority::Priority;
 use link::size_class::SizeClass;
-use link::wire::control::{Open, StreamKind, TransferId};
-use link::wire::handshake::Limits;
-use link::wire::header::{FrameType, encode_header};
-use proptest::prelude::*;
+use link::wire::control::TransferId;
 
-const SIZES: [usize; 33] = [
+pub(crate) const SIZES: [usize; 33] = [
     0, 1, 2, 127, 128, 1021, 1023, 1024, 1025, 4093, 16_381, 16_383, 16_384, 16_385, 32_749,
     65_521, 65_535, 65_536, 65_537, 65_600, 131_071, 131_072, 131_073, 262_139, 262_144, 262_145,
     500_009, 524_287, 524_288, 999_983, 1_000_000, 1_048_573, 1_048_575,
 ];
 
 /// The bytes that arrive per millisecond.
-const FAST: usize = 300_000;
+pub(crate) const FAST: usize = 300_000;
 
-fn stream(priority: Priority, size: Option<u64>) -> NewStream {
+pub(crate) fn stream(priority: Priority, size: Option<u64>) -> NewStream {
     NewStream {
         priority,
         transfer_id: TransferId([1; 16]),
@@ -39,13 +36,13 @@ fn stream(priority: Priority, size: Option<u64>) -> NewStream {
 
 /// The application of a receiver: accepts all streams and collects their content.
 #[derive(Default)]
-struct Collector {
+pub(crate) struct Collector {
     streams: HashMap<MessageId, Vec<u8>>,
-    complete: Vec<(MessageId, Vec<u8>)>,
+    pub(crate) complete: Vec<(MessageId, Vec<u8>)>,
 }
 
 impl Collector {
-    fn run(&mut self, simulation: &mut Simulation) {
+    pub(crate) fn run(&mut self, simulation: &mut Simulation) {
         let now = simulation.now;
         let core = &mut simulation.server.core;
         for event in simulation.server.events.drain(..) {
@@ -536,345 +533,4 @@ fn a_peer_without_its_state_gets_what_was_not_acknowledged() {
     assert_eq!(simulation.server.messages.len(), 1);
     assert_eq!(simulation.client.messages.len(), 1);
     assert!(simulation.client.events.contains(&LinkEvent::PeerStateLost));
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-
-    #[test]
-    fn interruptions_lose_and_repeat_nothing(
-        seed in 1u64..u64::MAX,
-        speed in 2_000usize..200_000,
-        cut_every in 5u64..60,
-    ) {
-        let mut choices = RandomChoices(seed);
-        let mut simulation = Simulation::new(LinkConfig::default());
-        let mut collector = Collector::default();
-        let mut expected = HashMap::new();
-        let mut budget: i64 = 3_000_000;
-        let mut steps = 0_u64;
-        loop {
-            steps += 1;
-            prop_assert!(steps < 100_000, "the simulation does not end");
-            if !simulation.is_connected() && choices.below(3) == 0 {
-                simulation.connect();
-            } else if budget > 0 && choices.below(cut_every) == 0 {
-                simulation.cut();
-            }
-            if budget > 0 && choices.below(3) == 0 {
-                let size = match choices.below(20) {
-                    0 => 1_048_576 + choices.below(200_000) as usize,
-                    1..6 => SIZES[choices.below(SIZES.len() as u64) as usize],
-                    _ => choices.below(2000) as usize,
-                };
-                let priority = Priority::ALL[choices.below(4) as usize];
-                let payload = content(size, steps);
-                let core = &mut simulation.client.core;
-                if let Ok(id) = core.send(priority, payload.clone()) {
-                    expected.insert(id, payload);
-                    budget -= size as i64;
-                }
-            }
-            simulation.step(speed);
-            collector.run(&mut simulation);
-            if budget <= 0 && simulation.client.core.is_idle() {
-                break;
-            }
-        }
-        prop_assert!(simulation.violation.is_none(), "{:?}", simulation.violation);
-        let mut last_small = HashMap::new();
-        for message in std::mem::take(&mut simulation.server.messages) {
-            if message.class < SizeClass::Large {
-                let last = last_small.insert(message.id.priority, message.id.number);
-                prop_assert!(last < Some(message.id.number), "messages keep their order");
-            }
-            let payload = expected.remove(&message.id).expect("a message arrives once");
-            prop_assert!(message.payload.into_bytes() == payload);
-        }
-        for (id, bytes) in collector.complete {
-            prop_assert!(expected.remove(&id).expect("a stream arrives once") == bytes);
-        }
-        prop_assert!(expected.is_empty(), "{} messages are lost", expected.len());
-        prop_assert_eq!(simulation.client.core.queued_bytes(), 0);
-    }
-
-    /// A carrier keeps the order of its bytes. Carriers as a whole may arrive late, in another order, or twice.
-    #[test]
-    fn carriers_that_arrive_late_or_twice_lose_and_repeat_nothing(
-        seed in 1u64..u64::MAX,
-        cut_every in 5u64..40,
-    ) {
-        let mut choices = RandomChoices(seed);
-        let mut simulation = Simulation::new(LinkConfig::default());
-        let mut collector = Collector::default();
-        let mut expected = HashMap::new();
-        let mut steps = 0_u64;
-        while steps < 300 || !simulation.client.core.is_idle() {
-            steps += 1;
-            prop_assert!(steps < 100_000, "the simulation does not end");
-            if !simulation.is_connected() {
-                // The server may know nothing of a carrier that was cut at once, until it arrives.
-                let carriers = simulation.carriers as u64;
-                if carriers > 0 && simulation.server_knows_link && choices.below(2) == 0 {
-                    let carrier = carriers - 1 - choices.below(carriers.min(3));
-                    simulation.replay(carrier as usize, |simulation| collector.run(simulation));
-                }
-                simulation.connect();
-            } else if steps < 300 && choices.below(cut_every) == 0 {
-                simulation.cut();
-            }
-            if steps < 300 && choices.below(3) == 0 {
-                let size = match choices.below(40) {
-                    0 => 1_048_576 + choices.below(200_000) as usize,
-                    1..4 => 131_072 + choices.below(100_000) as usize,
-                    _ => choices.below(2000) as usize,
-                };
-                let priority = Priority::ALL[choices.below(4) as usize];
-                let payload = content(size, steps);
-                let core = &mut simulation.client.core;
-                if let Ok(id) = core.send(priority, payload.clone()) {
-                    expected.insert(id, payload);
-                }
-            }
-            simulation.step(20_000);
-            collector.run(&mut simulation);
-        }
-        prop_assert!(simulation.violation.is_none(), "{:?}", simulation.violation);
-        for message in std::mem::take(&mut simulation.server.messages) {
-            let payload = expected.remove(&message.id).expect("a message arrives once");
-            prop_assert!(message.payload.into_bytes() == payload);
-        }
-        for (id, bytes) in collector.complete {
-            prop_assert!(expected.remove(&id).expect("a stream arrives once") == bytes);
-        }
-        prop_assert!(expected.is_empty(), "{} messages are lost", expected.len());
-    }
-
-    #[test]
-    fn any_frames_of_a_peer_are_handled_without_panic(
-        frames in proptest::collection::vec(
-            (0u8..=15, any::<u8>(), 0u32..4, proptest::collection::vec(any::<u8>(), 0..60)),
-            0..40,
-        ),
-    ) {
-        let mut simulation = Simulation::new(LinkConfig::default());
-        simulation.connect();
-        for _ in 0..3 {
-            simulation.step(FAST);
-        }
-        let id = simulation.server.core.send(Priority::Normal, content(400_000, 1)).unwrap();
-        for (code, flags, stream, payload) in frames {
-            let Some(bytes) = support_frame(code, flags, stream, &payload) else {
-                continue;
-            };
-            simulation.server.reader.push(&bytes);
-            let frame = simulation.server.reader.next_frame().unwrap().unwrap();
-            let result = simulation.server.core.handle_frame(frame, simulation.now);
-            let mut slices = VecDeque::new();
-            simulation.server.core.poll_transmit(simulation.now, &mut slices);
-            if result.is_err() || !simulation.is_connected() {
-                // The next carrier continues the link with what is left of this one.
-                simulation.connect();
-                for _ in 0..3 {
-                    simulation.step(FAST);
-                }
-            }
-            simulation.server.collect();
-            for event in std::mem::take(&mut simulation.server.events) {
-                if let LinkEvent::StreamOpened(info) = event {
-                    simulation.server.core.accept_stream(info.id, &RangeSet::new());
-                    simulation.server.core.read(info.id);
-                }
-            }
-        }
-        simulation.server.core.outgoing_stream(id);
-    }
-}
-
-/// A frame with a valid header and checksum.
-fn support_frame(code: u8, flags: u8, stream: u32, payload: &[u8]) -> Option<Vec<u8>> {
-    let types = [
-        FrameType::Welcome,
-        FrameType::Messages,
-        FrameType::Open,
-        FrameType::Accept,
-        FrameType::Reject,
-        FrameType::Data,
-        FrameType::Done,
-        FrameType::Ack,
-        FrameType::Window,
-        FrameType::Cancel,
-        FrameType::Ping,
-        FrameType::Pong,
-        FrameType::GoAway,
-        FrameType::Optional,
-    ];
-    let frame_type = *types.get(usize::from(code))?;
-    let mut bytes = encode_header(frame_type, flags, stream, &[payload]).to_vec();
-    bytes.extend_from_slice(payload);
-    Some(bytes)
-}
-
-/// A server whose client has connected, and then sends frames by hand.
-fn server_with(limits: impl FnOnce(&mut Limits)) -> Simulation {
-    let mut config = LinkConfig::default();
-    limits(&mut config.limits);
-    let mut simulation = Simulation::new(config);
-    simulation.connect();
-    simulation.run(FAST, |simulation| {
-        simulation.client.core.is_connected() && simulation.server.core.is_connected()
-    });
-    simulation
-}
-
-/// Passes a frame to the server.
-fn receive(
-    simulation: &mut Simulation,
-    frame_type: FrameType,
-    stream: u32,
-    payload: &[u8],
-) -> Result<(), ProtocolError> {
-    let mut bytes = encode_header(frame_type, 0, stream, &[payload]).to_vec();
-    bytes.extend_from_slice(payload);
-    let server = &mut simulation.server;
-    server.reader.push(&bytes);
-    let frame = server.reader.next_frame().unwrap().unwrap();
-    server.core.handle_frame(frame, simulation.now)
-}
-
-#[test]
-fn messages_before_an_invalid_one_do_not_exist() {
-    // Number 2, before number 1; then an entry that is longer than the frame.
-    for (first, expected) in [(2, 0), (1, 0)] {
-        let mut simulation = server_with(|_| {});
-        let payload = [first, 1, b'a', 9, b'b'];
-        receive(&mut simulation, FrameType::Messages, 0, &payload).unwrap_err();
-        simulation.connect();
-        for _ in 0..3 {
-            simulation.step(FAST);
-        }
-        assert_eq!(simulation.server.messages.len(), expected);
-        // Their numbers can be used.
-        receive(&mut simulation, FrameType::Messages, 0, &[first, 1, b'a']).unwrap();
-        simulation.server.collect();
-        assert_eq!(simulation.server.messages.len(), expected + 1);
-    }
-}
-
-#[test]
-fn frames_without_messages_are_rejected() {
-    let mut simulation = server_with(|_| {});
-    for first in [1, 2] {
-        let error = receive(&mut simulation, FrameType::Messages, 0, &[first]).unwrap_err();
-        assert_eq!(error.code, ErrorCode::PROTOCOL_VIOLATION, "{first}");
-    }
-}
-
-#[test]
-fn content_beyond_the_credit_is_not_read() {
-    let mut simulation = server_with(|limits| {
-        limits.data_window_bytes = 65_536;
-        limits.stream_window_bytes = 131_072;
-    });
-    let mut open = Vec::new();
-    Open {
-        kind: StreamKind::Stream,
-        is_resume: false,
-        number: 1,
-        transfer_id: TransferId([1; 16]),
-        size: None,
-        digest: None,
-        metadata: Vec::new(),
-    }
-    .encode(&mut open);
-    receive(&mut simulation, FrameType::Open, 1, &open).unwrap();
-    let id = MessageId {
-        priority: Priority::ALL[0],
-        number: 1,
-    };
-    simulation.server.core.accept_stream(id, &RangeSet::new());
-    let data = [0; 8 + 70_000];
-    let error = receive(&mut simulation, FrameType::Data, 1, &data).unwrap_err();
-    assert_eq!(error.code, ErrorCode::LIMIT_EXCEEDED);
-    assert_eq!(simulation.server.core.read(id), StreamRead::Pending);
-}
-
-#[test]
-fn messages_of_a_restarted_server_arrive_although_their_numbers_were_used_before() {
-    let mut simulation = Simulation::new(LinkConfig::default());
-    simulation.connect();
-    for number in 0..3 {
-        let payload = content(100, number);
-        let core = &mut simulation.server.core;
-        core.send(Priority::High, payload).unwrap();
-    }
-    simulation.run(FAST, |simulation| simulation.client.messages.len() == 3);
-    simulation.cut();
-    let id = simulation.server.core.id();
-    simulation.server.core = LinkCore::new(id, LinkConfig::default());
-    simulation.server_knows_link = false;
-    simulation.connect();
-    let core = &mut simulation.server.core;
-    core.send(Priority::High, content(100, 3)).unwrap();
-    simulation.run(FAST, |simulation| simulation.client.messages.len() == 4);
-    let last = simulation.client.messages.pop().unwrap();
-    assert!(last.payload.into_bytes() == content(100, 3));
-    assert!(simulation.client.events.contains(&LinkEvent::PeerStateLost));
-}
-
-/// The first new content arrives as soon as a handshake permits: the sender does not ask what the receiver has.
-#[test]
-fn a_stream_continues_without_another_round_trip() {
-    for is_client in [true, false] {
-        let mut simulation = Simulation::new(LinkConfig::default());
-        simulation.connect();
-        simulation.run(FAST, |simulation| {
-            simulation.client.core.is_connected() && simulation.server.core.is_connected()
-        });
-        let piece = content(40_000, 1);
-        let from = match is_client {
-            true => &mut simulation.client.core,
-            false => &mut simulation.server.core,
-        };
-        let new = NewStream {
-            digest: None,
-            ..stream(Priority::Bulk, None)
-        };
-        let id = from.open_stream(new).unwrap();
-        let mut offset = 0;
-        let mut end = 0;
-        let mut steps_after_connecting = None;
-        for step in 0..200 {
-            let now = simulation.now;
-            let (from, to) = match is_client {
-                true => (&mut simulation.client.core, &mut simulation.server.core),
-                false => (&mut simulation.server.core, &mut simulation.client.core),
-            };
-            while from.write(id, offset, piece.clone()).is_ok() {
-                offset += piece.len() as u64;
-            }
-            to.accept_stream(id, &Default::default());
-            while let StreamRead::Chunk(chunk) = to.read(id) {
-                assert_eq!(chunk.offset, end, "repeated or out of order");
-                end = chunk.range().end;
-                to.acknowledge_data(id, chunk.range(), now);
-                if step >= 100 {
-                    steps_after_connecting.get_or_insert(step - 100);
-                }
-            }
-            if step == 99 {
-                assert!(end > 0);
-                simulation.connect();
-            } else {
-                simulation.step(FAST);
-            }
-        }
-        // HELLO, WELCOME and content take a step each; that of the accepting end needs no answer to WELCOME.
-        let limit = if is_client { 4 } else { 3 };
-        assert!(
-            steps_after_connecting.unwrap() <= limit,
-            "{is_client} {steps_after_connecting:?}"
-        );
-        assert!(simulation.violation.is_none());
-    }
 }
