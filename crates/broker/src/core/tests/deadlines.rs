@@ -2,6 +2,10 @@
 //! repetition on an open connection. The simulated clock passes at once; `tests/wire` contains one test of each subject
 //! with real time.
 
+mod message_expiry;
+mod session_expiry;
+mod wills;
+
 use mqtt::{
     Ack, Connect, Direction, Disconnect, Packet, PacketType, Properties, PropertiesBuf, Property,
     Publish, QoS, ReasonCode, Version, Will,
@@ -160,6 +164,26 @@ fn publish_packet(
     });
     send(sim, publisher, &packet, Version::V5);
     assert!(sim.has(*publisher, PacketType::PubAck));
+}
+
+/// Releases a packet id; the reason code of the PUBCOMP.
+fn release(sim: &mut Sim, connection: &mut SimConnection, packet_id: u16) -> ReasonCode {
+    send(
+        sim,
+        connection,
+        &Packet::PubRel(ack(packet_id)),
+        Version::V5,
+    );
+    let mut reason = None;
+    let bytes = sim.take_bytes(*connection);
+    let messages = arrivals(&bytes, Version::V5, |packet| {
+        if let Packet::PubComp(ack) = packet {
+            assert_eq!(ack.packet_id, packet_id);
+            reason = Some(ack.reason);
+        }
+    });
+    assert_eq!(messages, []);
+    reason.expect("a PUBCOMP")
 }
 
 fn disconnect(
@@ -384,371 +408,6 @@ fn mqtt_3_1_2_10_keep_alive_0_turns_it_off() {
         sim.send(&mut connection, &[0xc0, 0]);
         assert!(sim.has(connection, PacketType::PingResp));
     }
-}
-
-#[test]
-fn mqtt5_4_1_0_1_the_session_lives_while_the_connection_is_open() {
-    // The interval counts from the end of the connection, not from its start.
-    let mut sim = sim();
-    let (mut connection, _, _) = open(&mut sim, &connect("c", &session_expiry(10)));
-    sim.subscribe(&mut connection, "t", QoS::AtLeastOnce);
-    pass(&mut sim, 30_000);
-    sim.take_bytes(connection);
-    let mut publisher = client(&mut sim, "publisher");
-    publish(&mut sim, &mut publisher, "t", "still here", 100);
-    assert_eq!(payloads(&take(&mut sim, connection)), ["still here"]);
-    sim.drop_connection(connection);
-    pass(&mut sim, 9_900);
-    let (_, present, _) = open(&mut sim, &connect("c", &session_expiry(10)));
-    assert!(present);
-}
-
-#[test]
-fn mqtt5_4_1_0_2_an_expired_session_is_discarded_with_all_its_state() {
-    let mut sim = sim();
-    let (mut connection, _, _) = open(&mut sim, &connect("c", &session_expiry(10)));
-    sim.subscribe(&mut connection, "t", QoS::ExactlyOnce);
-    let mut publisher = client(&mut sim, "publisher");
-    publish(&mut sim, &mut publisher, "t", "in flight", 100);
-    assert_eq!(payloads(&take(&mut sim, connection)), ["in flight"]);
-    // An identifier the server has seen and not yet released.
-    sim.publish(&mut connection, "other", b"x", QoS::ExactlyOnce, 77);
-    sim.drop_connection(connection);
-    publish(&mut sim, &mut publisher, "t", "queued", 100);
-    pass(&mut sim, 10_100);
-    let (mut connection, present, messages) = open(&mut sim, &connect("c", &session_expiry(0)));
-    assert!(!present);
-    assert_eq!(messages, []);
-    publish(&mut sim, &mut publisher, "t", "not subscribed", 100);
-    // Neither its subscription nor the identifier are known.
-    assert!(take(&mut sim, connection).is_empty());
-    let reason = release(&mut sim, &mut connection, 77);
-    assert_eq!(reason, ReasonCode::PACKET_IDENTIFIER_NOT_FOUND);
-}
-
-#[test]
-fn mqtt5_section_3_14_2_2_2_a_session_expiry_replaces_the_one_of_connect() {
-    let mut sim = sim();
-    for (client_id, at_first, at_end) in [("longer", 10, 60), ("shorter", 60, 10)] {
-        let (connection, _, _) = open(&mut sim, &connect(client_id, &session_expiry(at_first)));
-        let expiry = [Property::SessionExpiryInterval(at_end)];
-        disconnect(&mut sim, connection, ReasonCode::SUCCESS, &expiry);
-    }
-    pass(&mut sim, 20_000);
-    for (client_id, expected) in [("longer", true), ("shorter", false)] {
-        let (_, present, _) = open(&mut sim, &connect(client_id, &session_expiry(0)));
-        assert_eq!(present, expected, "{client_id}");
-    }
-}
-
-#[test]
-fn a_session_expiry_that_was_cut_is_kept_to() {
-    let limits = BrokerLimits {
-        max_session_expiry_s: 10,
-        ..BrokerLimits::default()
-    };
-    let mut sim = Sim::new(1, limits, 1);
-    // Nor can a DISCONNECT wish for more.
-    for at_end in [None, Some(3600)] {
-        let (connection, _, _) = open(&mut sim, &connect("c", &session_expiry(u32::MAX)));
-        let expiry = at_end.map(Property::SessionExpiryInterval);
-        disconnect(&mut sim, connection, ReasonCode::SUCCESS, expiry.as_slice());
-        pass(&mut sim, 10_100);
-        let (connection, present, _) = open(&mut sim, &connect("c", &session_expiry(0)));
-        assert!(!present);
-        sim.drop_connection(connection);
-    }
-}
-
-#[test]
-fn a_message_expires_behind_a_full_window() {
-    let mut sim = sim();
-    let window = properties(&[Property::ReceiveMaximum(1)]);
-    let (mut connection, _, _) = open(&mut sim, &connect("c", &window));
-    sim.subscribe(&mut connection, "t", QoS::AtLeastOnce);
-    let mut publisher = client(&mut sim, "publisher");
-    for (payload, expiry_s) in [("first", 100), ("expires", 10), ("stays", 100)] {
-        publish(&mut sim, &mut publisher, "t", payload, expiry_s);
-    }
-    let first = take(&mut sim, connection);
-    assert_eq!(payloads(&first), ["first"]);
-    pass(&mut sim, 20_000);
-    let ack = Packet::PubAck(ack(first[0].packet_id));
-    send(&mut sim, &mut connection, &ack, Version::V5);
-    let rest = take(&mut sim, connection);
-    assert_eq!(payloads(&rest), ["stays"]);
-    assert_eq!(rest[0].expiry_s, Some(80));
-}
-
-#[test]
-fn mqtt5_3_3_2_6_the_expiry_is_counted_down_while_the_message_waits() {
-    let mut sim = sim();
-    let (mut connection, _, _) = open(&mut sim, &connect("c", &session_expiry(60)));
-    sim.subscribe(&mut connection, "t", QoS::ExactlyOnce);
-    sim.drop_connection(connection);
-    let mut publisher = client(&mut sim, "publisher");
-    publish(&mut sim, &mut publisher, "t", "aged", 100);
-    publish(&mut sim, &mut publisher, "t", "expired", 20);
-    pass(&mut sim, 20_000);
-    let (_, present, messages) = open(&mut sim, &connect("c", &session_expiry(0)));
-    assert!(present);
-    assert_eq!(payloads(&messages), ["aged"]);
-    assert_eq!(messages[0].expiry_s, Some(80));
-}
-
-#[test]
-fn what_is_in_flight_keeps_its_place_but_counts_down() {
-    let mut sim = sim();
-    let (mut connection, _, _) = open(&mut sim, &connect("c", &session_expiry(60)));
-    sim.subscribe(&mut connection, "t", QoS::AtLeastOnce);
-    let mut publisher = client(&mut sim, "publisher");
-    publish(&mut sim, &mut publisher, "t", "sent", 100);
-    let sent = take(&mut sim, connection);
-    sim.drop_connection(connection);
-    pass(&mut sim, 20_000);
-    let (_, _, again) = open(&mut sim, &connect("c", &session_expiry(0)));
-    let expected = ReceivedMessage {
-        dup: true,
-        expiry_s: Some(80),
-        ..sent[0].clone()
-    };
-    assert_eq!(again, [expected]);
-}
-
-/// A message of QoS 2 that expires after 10 s, and the answer of the node.
-fn publish_qos2(sim: &mut Sim, publisher: &mut SimConnection, topic: &str) {
-    let expiry = properties(&[Property::MessageExpiryInterval(10)]);
-    let packet = Packet::Publish(Publish {
-        dup: false,
-        qos: QoS::ExactlyOnce,
-        retain: false,
-        topic,
-        packet_id: 5,
-        properties: expiry.as_properties(),
-        payload: b"brief",
-    });
-    send(sim, publisher, &packet, Version::V5);
-    assert!(sim.has(*publisher, PacketType::PubRec));
-}
-
-/// Releases a packet id; the reason code of the PUBCOMP.
-fn release(sim: &mut Sim, connection: &mut SimConnection, packet_id: u16) -> ReasonCode {
-    send(
-        sim,
-        connection,
-        &Packet::PubRel(ack(packet_id)),
-        Version::V5,
-    );
-    let mut reason = None;
-    let bytes = sim.take_bytes(*connection);
-    let messages = arrivals(&bytes, Version::V5, |packet| {
-        if let Packet::PubComp(ack) = packet {
-            assert_eq!(ack.packet_id, packet_id);
-            reason = Some(ack.reason);
-        }
-    });
-    assert_eq!(messages, []);
-    reason.expect("a PUBCOMP")
-}
-
-#[test]
-fn mqtt5_4_3_3_7_a_qos_2_message_once_sent_does_not_expire() {
-    let mut sim = sim();
-    let (mut connection, _, _) = open(&mut sim, &connect("c", &session_expiry(60)));
-    sim.subscribe(&mut connection, "t", QoS::ExactlyOnce);
-    let mut publisher = client(&mut sim, "publisher");
-    publish_qos2(&mut sim, &mut publisher, "t");
-    release(&mut sim, &mut publisher, 5);
-    let sent = take(&mut sim, connection);
-    assert_eq!(payloads(&sent), ["brief"]);
-    sim.drop_connection(connection);
-    pass(&mut sim, 20_000);
-    let (_, _, again) = open(&mut sim, &connect("c", &session_expiry(60)));
-    assert_eq!(payloads(&again), ["brief"]);
-    assert_eq!(
-        (again[0].packet_id, again[0].dup),
-        (sent[0].packet_id, true)
-    );
-}
-
-#[test]
-fn mqtt5_4_3_3_13_the_exchange_goes_on_after_the_message_has_expired() {
-    let mut sim = sim();
-    let mut publisher = client(&mut sim, "publisher");
-    publish_qos2(&mut sim, &mut publisher, "t");
-    pass(&mut sim, 20_000);
-    assert_eq!(release(&mut sim, &mut publisher, 5), ReasonCode::SUCCESS);
-}
-
-#[test]
-fn mqtt5_3_3_2_6_the_expiry_of_a_retained_message_is_counted_down() {
-    let mut sim = sim();
-    let mut publisher = client(&mut sim, "publisher");
-    // What an expired message replaced does not come back.
-    for (topic, expiry_s) in [("kept/short", 100), ("kept/short", 10), ("kept/long", 100)] {
-        let expiry = properties(&[Property::MessageExpiryInterval(expiry_s)]);
-        publish_packet(&mut sim, &mut publisher, topic, topic, true, &expiry);
-    }
-    pass(&mut sim, 20_000);
-    let mut subscriber = client(&mut sim, "subscriber");
-    sim.subscribe(&mut subscriber, "kept/#", QoS::AtMostOnce);
-    let messages = take(&mut sim, subscriber);
-    assert_eq!(payloads(&messages), ["kept/long"]);
-    assert_eq!(messages[0].expiry_s, Some(80));
-}
-
-#[test]
-fn retained_messages_expire_by_the_nodes_rule_too() {
-    let limits = BrokerLimits {
-        retained_expiry_s: 10,
-        ..BrokerLimits::default()
-    };
-    let mut sim = Sim::new(1, limits, 1);
-    let mut publisher = client(&mut sim, "publisher");
-    let none = PropertiesBuf::new();
-    let own = properties(&[Property::MessageExpiryInterval(100)]);
-    publish_packet(&mut sim, &mut publisher, "kept/plain", "plain", true, &none);
-    publish_packet(&mut sim, &mut publisher, "kept/own", "own", true, &own);
-    pass(&mut sim, 9_000);
-    for expected in [&["own", "plain"][..], &["own"]] {
-        let mut subscriber = client(&mut sim, "subscriber");
-        sim.subscribe(&mut subscriber, "kept/#", QoS::AtMostOnce);
-        let messages = take(&mut sim, subscriber);
-        let mut found = payloads(&messages);
-        found.sort_unstable();
-        assert_eq!(found, expected);
-        sim.drop_connection(subscriber);
-        pass(&mut sim, 1_000);
-    }
-}
-
-/// A subscriber to wills, and the properties of a session of an hour with a will after `delay_s`.
-fn will_watcher(sim: &mut Sim, delay_s: u32) -> (SimConnection, PropertiesBuf, PropertiesBuf) {
-    let mut watcher = client(sim, "watcher");
-    sim.subscribe(&mut watcher, "will", QoS::AtMostOnce);
-    sim.take_bytes(watcher);
-    let delay = properties(&[Property::WillDelayInterval(delay_s)]);
-    (watcher, session_expiry(3600), delay)
-}
-
-#[test]
-fn a_session_expiry_shortened_on_disconnect_brings_the_will_forward() {
-    let mut sim = sim();
-    let (watcher, hour, delay) = will_watcher(&mut sim, 3600);
-    let with_will = Connect {
-        will: will("will", &delay),
-        ..connect("c", &hour)
-    };
-    let (connection, _, _) = open(&mut sim, &with_will);
-    let expiry = [Property::SessionExpiryInterval(10)];
-    let reason = ReasonCode::DISCONNECT_WITH_WILL;
-    disconnect(&mut sim, connection, reason, &expiry);
-    pass(&mut sim, 9_900);
-    assert!(take(&mut sim, watcher).is_empty());
-    pass(&mut sim, 100);
-    assert_eq!(payloads(&take(&mut sim, watcher)), ["will"]);
-}
-
-#[test]
-fn the_will_delay_counts_from_the_end_of_the_connection() {
-    let mut sim = sim();
-    let (watcher, hour, delay) = will_watcher(&mut sim, 10);
-    let with_will = Connect {
-        will: will("will", &delay),
-        ..connect("c", &hour)
-    };
-    let (connection, _, _) = open(&mut sim, &with_will);
-    // Longer than the delay, with the connection open.
-    pass(&mut sim, 20_000);
-    sim.drop_connection(connection);
-    pass(&mut sim, 9_900);
-    assert!(take(&mut sim, watcher).is_empty());
-    pass(&mut sim, 100);
-    assert_eq!(payloads(&take(&mut sim, watcher)), ["will"]);
-}
-
-#[test]
-fn mqtt5_3_1_3_9_a_new_connection_before_the_delay_keeps_the_will_back() {
-    // With the first connection lost, and taken over.
-    for is_lost in [true, false] {
-        let mut sim = sim();
-        let (watcher, hour, delay) = will_watcher(&mut sim, 10);
-        let with_will = Connect {
-            will: will("never", &delay),
-            ..connect("c", &hour)
-        };
-        let (first, _, _) = open(&mut sim, &with_will);
-        if is_lost {
-            sim.drop_connection(first);
-            pass(&mut sim, 9_900);
-        }
-        let (_, present, _) = open(&mut sim, &connect("c", &hour));
-        assert!(present);
-        if !is_lost {
-            assert!(sim.has(first, PacketType::Disconnect));
-        }
-        pass(&mut sim, 20_000);
-        assert!(take(&mut sim, watcher).is_empty());
-    }
-}
-
-#[test]
-fn the_will_of_the_new_connection_takes_the_place_of_the_old_one() {
-    let mut sim = sim();
-    let (watcher, hour, delay) = will_watcher(&mut sim, 10);
-    let none = PropertiesBuf::new();
-    let old = Connect {
-        will: will("old", &delay),
-        ..connect("c", &hour)
-    };
-    let (connection, _, _) = open(&mut sim, &old);
-    sim.drop_connection(connection);
-    let new = Connect {
-        will: will("new", &none),
-        ..old
-    };
-    let (connection, _, _) = open(&mut sim, &new);
-    pass(&mut sim, 20_000);
-    assert!(take(&mut sim, watcher).is_empty());
-    sim.drop_connection(connection);
-    pass(&mut sim, 20_000);
-    assert_eq!(payloads(&take(&mut sim, watcher)), ["new"]);
-}
-
-#[test]
-fn a_connection_without_a_will_leaves_none() {
-    let mut sim = sim();
-    let (watcher, hour, delay) = will_watcher(&mut sim, 10);
-    let with_will = Connect {
-        will: will("never", &delay),
-        ..connect("c", &hour)
-    };
-    for connect in [with_will, connect("c", &hour)] {
-        let (connection, _, _) = open(&mut sim, &connect);
-        sim.drop_connection(connection);
-    }
-    pass(&mut sim, 20_000);
-    assert!(take(&mut sim, watcher).is_empty());
-}
-
-#[test]
-fn the_message_expiry_of_a_will_counts_from_its_publication() {
-    let mut sim = sim();
-    let (watcher, hour, _) = will_watcher(&mut sim, 0);
-    let late = properties(&[
-        Property::WillDelayInterval(20),
-        Property::MessageExpiryInterval(10),
-    ]);
-    let with_will = Connect {
-        will: will("fresh", &late),
-        ..connect("c", &hour)
-    };
-    let (connection, _, _) = open(&mut sim, &with_will);
-    sim.drop_connection(connection);
-    pass(&mut sim, 20_000);
-    let messages = take(&mut sim, watcher);
-    assert_eq!(payloads(&messages), ["fresh"]);
-    assert_eq!(messages[0].expiry_s, Some(10));
 }
 
 #[test]

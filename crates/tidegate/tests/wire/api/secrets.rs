@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{local_token, own_node};
 use crate::support::{Connect, DEADLINE, Node, Raw, eventually};
-use definitions::{config, connectors};
+use definitions::config;
 use uses::{use_authenticators, use_connectors, use_devices};
 
 /// In all secrets of this test. A multiple of three bytes, so that it has three forms in base64.

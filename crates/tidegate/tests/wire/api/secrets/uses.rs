@@ -1,5 +1,6 @@
 //! Uses of all objects with secrets, so that they may appear in answers and logs.
 
+use super::definitions::connectors;
 use super::*;
 use crate::support::unique;
 
