@@ -24,9 +24,9 @@ use crate::simulation_backend::SimulationBackend;
 /// The future answer of a query to the node.
 pub type NodeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The node behind the API. A trait, because its only other implementation, [`BrokerHandle`], needs running shards: the tests of
-/// the API use fixed lists of clients instead, whose order, failures and delays they choose. Lists are sorted as [`ListQuery`] describes and contain at most `limit`
-/// rows.
+/// The node behind the API. A trait, because its only other implementation, [`BrokerHandle`], needs running shards. The
+/// tests of the API use fixed lists of clients instead, whose order, failures and delays they choose. Lists are sorted
+/// as [`ListQuery`] describes and contain at most `limit` rows.
 pub trait NodeBackend: Send + Sync + 'static {
     /// Why the node should receive no traffic now; `None` if it is ready.
     fn not_ready(&self) -> Option<NotReadyReason>;

@@ -1,5 +1,5 @@
-//! A circuit breaker: after several consecutive failures, no calls are made for a while, so that a failed server does
-//! not cost every client a time-out. Then one trial call tests whether the server is back.
+//! A circuit breaker: after several consecutive failures, no calls are made for a while. A failed server thus does not
+//! cost every client a time-out. Then one trial call tests whether the server is back.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

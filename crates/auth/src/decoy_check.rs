@@ -1,6 +1,6 @@
-//! Decoy password checks: a failed login of an unknown user takes as long as that of an existing one, so its duration
-//! does not reveal which users exist. The check runs in the pool for password checks, and only for clients rejected
-//! because of their credentials. A login runs at most one check, whether its user exists or not.
+//! Decoy password checks: a failed login of an unknown user takes as long as that of an existing one. Its duration does
+//! not reveal which users exist. The check runs in the pool for password checks, and only for clients rejected because
+//! of their credentials. A login runs at most one check, whether its user exists or not.
 
 use std::fmt;
 use std::sync::Arc;

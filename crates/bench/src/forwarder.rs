@@ -1,8 +1,8 @@
 //! The least that looks like a broker: hands what a publisher sends to the one subscriber of that topic, and
 //! acknowledges. Only good for finding out what the generator can do.
 //!
-//! It keeps no state per message: at QoS 1 and 2 the packet identifier of the publisher goes through to the
-//! subscriber, and each side's acknowledgements are answered at once. Topics are looked at once per publisher.
+//! It keeps no state per message. At QoS 1 and 2 the packet identifier of the publisher goes through to the subscriber,
+//! and each side's acknowledgements are answered at once. Topics are looked at once per publisher.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};

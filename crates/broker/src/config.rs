@@ -140,8 +140,8 @@ pub struct BrokerLimits {
     /// Bytes waiting for all sockets of one shard; beyond, the shard stops reading from publishers.
     pub max_buffered_bytes_per_shard: u64,
     /// Bytes waiting for slow receivers of relay endpoints, per shard; a message counts once for all of them. Beyond half of it,
-    /// receivers with more than an equal part lose their oldest messages; beyond all of it, the shard stops reading from clients of relay
-    /// endpoints.
+    /// receivers with more than an equal part lose their oldest messages. Beyond all of it, the shard stops reading
+    /// from clients of relay endpoints.
     pub max_relay_backlog_bytes_per_shard: u64,
     /// Bytes in all session queues of one shard; beyond, messages are dropped instead of queued.
     pub max_queued_bytes_per_shard: u64,

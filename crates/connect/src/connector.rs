@@ -193,7 +193,7 @@ pub enum Retryable {
     /// more attempts are made, then the rows become dead letters.
     Permanent,
     /// The content of a row is the cause. A batch that failed so is split into halves until the row is found, so the system must
-    /// not have stored any of it; a single row becomes a dead letter.
+    /// not have stored any of it. A single row becomes a dead letter.
     BadRows,
 }
 

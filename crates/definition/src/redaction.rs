@@ -1,5 +1,5 @@
-//! Error texts about settings without the values that they quote: a secret that is written where something else is expected must
-//! not reach a log or an answer.
+//! Error texts about settings without the values that they quote. A secret that is written where something else is
+//! expected must not reach a log or an answer.
 
 /// How serde begins to quote a text that has the wrong type or value.
 const QUOTES: [&str; 2] = ["invalid type: string ", "invalid value: string "];

@@ -2,7 +2,7 @@
 //!
 //! The file is mapped into memory: setting a mark is one store instruction without a system call, and it survives the
 //! end of the process. After a power failure a mark may be newer than its log, because nothing orders the two on disk.
-//! The file therefore contains the id of the boot in which it was written: `is_same_boot` of [`MarksFileState`] says
+//! The file therefore contains the id of the boot in which it was written. `is_same_boot` of [`MarksFileState`] says
 //! whether marks of unsynced data can be trusted.
 //!
 //! Layout, little-endian: `TGMARKS1`, CRC32C of bytes 12 to 63 (4), number of marks (4), boot id (36 bytes of text),

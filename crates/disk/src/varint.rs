@@ -73,7 +73,7 @@ pub fn len(number: u64) -> usize {
 /// Capacity of [`pack`] in bytes: six numbers of ten bytes and four single bytes.
 pub const PACK_BUFFER_BYTES: usize = 64;
 
-/// Appends a few bytes and numbers with a single capacity check. They are written in place: if they were assembled
+/// Appends a few bytes and numbers with a single capacity check. They are written in place. If they were assembled
 /// elsewhere and copied, the wide load of the copy would stall on the single-byte stores before it.
 #[inline]
 pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut PackBuffer<'_>)) {

@@ -80,8 +80,8 @@ pub(crate) fn node_id_bits(name: &str) -> u128 {
 }
 
 impl EngineShared {
-    /// The identity of a message, the `id` of all events about it: 48 bits for the time of receipt, 48 for
-    /// the node and 32 for the number of the message within that millisecond.
+    /// The identity of a message, the `id` of all events about it. It has 48 bits for the time of receipt, 48 for the
+    /// node and 32 for the number of the message within that millisecond.
     #[inline]
     pub(crate) fn message_id(&self, received_ms: u64, number: u32) -> u128 {
         u128::from(received_ms) << 80 | self.node_id_bits | u128::from(number)

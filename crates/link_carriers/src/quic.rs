@@ -88,7 +88,7 @@ pub async fn open_quic_stream(
     open(target, tls, endpoint).await
 }
 
-/// Tries the addresses of a host, each a little later than the one before, and takes the first that answers: nothing
+/// Tries the addresses of a host, each a little later than the one before, and takes the first that answers. Nothing
 /// tells that no server is at an address. `endpoint` returns the socket for an address.
 pub(crate) async fn open(
     target: QuicTarget<'_>,

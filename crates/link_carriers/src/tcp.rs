@@ -12,8 +12,8 @@ use tokio::net::{TcpSocket, TcpStream};
 const MAX_UNSENT_BYTES: u32 = 256 * 1024;
 
 /// Send buffer of a connection within the machine, of which the system reserves twice as much. Its default of up to 4 MiB
-/// does not fit into the cache of a processor: both ends then copy from and to the main memory. That took a quarter more
-/// processor time for messages of 50 kB over three connections, and with 5 MB messages half as much again.
+/// does not fit into the cache of a processor. Both ends then copy from and to the main memory. That took a quarter
+/// more processor time for messages of 50 kB over three connections, and with 5 MB messages half as much again.
 const LOCAL_SEND_BUFFER_BYTES: usize = 160 * 1024;
 
 /// Connects from a local address, whose port the system chooses. Tries the addresses of the host one after the other.

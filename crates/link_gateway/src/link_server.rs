@@ -41,8 +41,8 @@ pub(crate) struct LinkServer {
     link: Link,
     clients: mpsc::Receiver<AttachedClient>,
     client: Option<AttachedClient>,
-    /// The carrier of the client has ended: it sends nothing more, and leaves when the broker has acknowledged what it has
-    /// sent, at this time at the latest.
+    /// The carrier of the client has ended. It sends nothing more, and leaves when the broker has acknowledged what it
+    /// has sent, at this time at the latest.
     drain_until: Option<Instant>,
     publications: PublicationQueue,
     in_flight: watch::Sender<usize>,

@@ -80,7 +80,7 @@ impl<'a> ConnAck<'a> {
         })
     }
 
-    /// Before version 5, a rejection without a return code (see [`v3_return_code`]) appends nothing: the server then
+    /// Before version 5, a rejection without a return code (see [`v3_return_code`]) appends nothing. The server then
     /// closes the connection without a CONNACK [MQTT-3.2.2-6 of version 3.1.1].
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
         let is_v5 = version == Version::V5;

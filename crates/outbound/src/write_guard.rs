@@ -1,6 +1,6 @@
 //! Guard of a write to a connection that several callers use: an abandoned write closes the connection.
 
-/// Closes a connection if it is dropped before [`disarm`](Self::disarm), as when the future of a write is dropped: the
+/// Closes a connection if it is dropped before [`disarm`](Self::disarm), as when the future of a write is dropped. The
 /// peer would read what follows as the rest of the partial message.
 pub struct WriteGuard<F: FnOnce(&str)>(Option<F>);
 

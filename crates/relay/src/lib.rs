@@ -1,7 +1,7 @@
 //! Relay endpoints: rooms of WebSocket connections in which every message of one connection goes to all others.
 //!
 //! An endpoint is a configuration object ([`EndpointDefinition`]) with an id. Its clients connect to `/ws/{id}`. The broker
-//! carries the connections and the messages ([`hooks::relay`]); this crate decides who may connect, in which form
+//! carries the connections and the messages ([`hooks::relay`]). This crate decides who may connect, in which form
 //! receivers get messages ([`Mode`]), keeps the last messages and counts. Messages of devices are recognised here and
 //! passed to the device platform ([`RelayDevices`]). Everything works on the shards' threads without blocking;
 //! [`StoredStatistics::write_changed`] is called from another thread.

@@ -34,8 +34,8 @@ pub enum HistoryPayload {
     BinaryBytes(usize),
 }
 
-/// Senders and texts are one after the other in one buffer, so that a message costs a copy of its bytes: no allocation,
-/// and memory that is used in order.
+/// Senders and texts are one after the other in one buffer, so that a message costs a copy of its bytes. It allocates
+/// nothing, and memory is used in order.
 #[derive(Default)]
 pub(crate) struct MessageHistory {
     messages: VecDeque<BufferedMessage>,

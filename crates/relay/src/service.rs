@@ -253,8 +253,8 @@ impl RelayService {
         ban.and_then(|ban| ban.close(now_ms)).map_or(Ok(()), Err)
     }
 
-    /// Why a client that has just been added may not stay: its endpoint was disabled or deleted meanwhile, and the connections
-    /// that existed then were closed.
+    /// Why a client that has just been added may not stay. Its endpoint was disabled or deleted meanwhile, and the
+    /// connections that existed then were closed.
     fn check_still_open(&self, endpoint: &Arc<Endpoint>, now_ms: u64) -> Result<(), RelayClose> {
         let current = self.endpoint(&endpoint.id);
         if !current.is_some_and(|current| Arc::ptr_eq(&current, endpoint)) {

@@ -165,8 +165,8 @@ impl<'a> Value<'a> {
         (self.is_null() && other.is_null()) || self.equals(other)
     }
 
-    /// Equality as EMQX matches values in IN and CASE: the types must be equal, so that 1 equals neither 1.0
-    /// nor '1', and null is not undefined.
+    /// Equality as EMQX matches values in IN and CASE. The types must be equal, so that 1 equals neither 1.0 nor '1',
+    /// and null is not undefined.
     #[must_use]
     pub fn is_strictly_equal(&self, other: &Value<'_>) -> bool {
         match (self, other) {

@@ -1,8 +1,9 @@
 //! SCRAM (RFC 5802): the server's side with SHA-256 (RFC 7677), the client's side also with SHA-512, as plain state
-//! machines: messages in, messages out, no socket and no clock. Also the credential a server keeps instead of a password.
+//! machines. They have messages in, messages out, no socket and no clock. Also the credential a server keeps instead of
+//! a password.
 //!
-//! Channel binding is not offered (`n` and `y` headers only). User names and passwords are taken as the UTF-8
-//! bytes they are; SASLprep is not applied, so a client has to send them in the form they were set.
+//! Channel binding is not offered (`n` and `y` headers only). User names and passwords are taken as the UTF-8 bytes
+//! they are. SASLprep is not applied, so a client has to send them in the form they were set.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -168,8 +169,8 @@ impl fmt::Debug for ScramCredential {
     }
 }
 
-/// Credentials for users that do not exist: the same salt for the same name each time, so that a client cannot find out
-/// which users exist. The secret must survive a restart for that to hold across restarts.
+/// Credentials for users that do not exist. They have the same salt for the same name each time, so that a client
+/// cannot find out which users exist. The secret must survive a restart for that to hold across restarts.
 #[derive(Clone)]
 pub struct DecoyCredentials {
     secret: hmac::Key,

@@ -1,6 +1,6 @@
 //! Counts the stored bytes of devices by their owner, such as a product.
 //!
-//! Usage is derived from what is stored, and never from a counter of its own: it is therefore right after a crash, a
+//! Usage is derived from what is stored, and never from a counter of its own. It is therefore right after a crash, a
 //! merge, a deletion or the end of a retention. A segment file is counted once, from its index; a memtable counts its
 //! rows as they are appended. Owners are looked up without any lock of the store, because a lookup may wait.
 

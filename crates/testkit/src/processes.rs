@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Starts a child that is killed when this process ends, even if this process is killed.
 ///
-/// The kernel sends the parent-death signal when the *thread* that forked ends, and a test's thread ends with the
-/// test: so one thread that lives as long as the process starts all children.
+/// The kernel sends the parent-death signal when the *thread* that forked ends, and a test's thread ends with the test.
+/// So one thread that lives as long as the process starts all children.
 pub fn spawn(mut command: Command) -> Child {
     type Job = (Command, mpsc::Sender<std::io::Result<Child>>);
     static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();

@@ -3,8 +3,7 @@
 //!
 //! The file `store/areas` is a line of JSON, `{"areas":{"telemetry":"PATH",...}}`, and a line with
 //! the CRC-32C of the first in hexadecimal digits. It is created before the store, and an area is
-//! added after its directory was created: the record never requires a directory that a crash may
-//! have prevented.
+//! added after its directory was created. The record never requires a directory that a crash may have prevented.
 
 use std::collections::BTreeMap;
 use std::fs;

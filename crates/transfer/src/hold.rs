@@ -10,7 +10,7 @@ use crate::service::{FileService, FileTarget, file_not_found};
 const MAX_HOLDERS: usize = 64;
 
 impl FileService {
-    /// Keeps a complete file, durably, until each holder has released it: it cannot be deleted, does not expire, and no
+    /// Keeps a complete file, durably, until each holder has released it. It cannot be deleted, does not expire, and no
     /// later file of the same sender replaces it. `holder` is a noun phrase for messages. Repetitions change nothing.
     ///
     /// # Errors

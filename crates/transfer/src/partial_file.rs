@@ -2,8 +2,8 @@
 //!
 //! Bytes are written to `data` first, then their range to `ranges`. A range is acknowledged when its entry is in the log.
 //! An entry whose bytes may not be on disk yet carries their checksum; after a start, such a range counts only if the
-//! checksum matches. A checkpoint says that the bytes of all earlier entries are synced. It precedes a change of bytes that have such
-//! an entry: their checksum would not match any more, and all of the range would be lost.
+//! checksum matches. A checkpoint says that the bytes of all earlier entries are synced. It precedes a change of bytes
+//! that have such an entry. Their checksum would not match any more, and all of the range would be lost.
 
 use std::fs::{File, OpenOptions};
 use std::io;

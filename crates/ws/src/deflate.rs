@@ -89,7 +89,7 @@ impl PermessageDeflate {
         response.push_str("\r\n");
     }
 
-    /// Whether a message may be sent compressed. The compressor uses the largest window: distances in a message cannot
+    /// Whether a message may be sent compressed. The compressor uses the largest window. Distances in a message cannot
     /// exceed its length, so a receiver with a smaller window gets only messages compressed that fit into it.
     pub fn permits(self, payload_bytes: usize) -> bool {
         let max_bytes = match self.server_max_window_bits {
@@ -151,7 +151,7 @@ impl Inflater {
     }
 
     /// Decompresses the next bytes of a message and appends at most `max_bytes` to `out`. Returns the number of bytes of
-    /// `chunk` processed, and whether nothing more follows from them; otherwise call again with the rest, even if it is
+    /// `chunk` processed, and whether nothing more follows from them. Otherwise call again with the rest, even if it is
     /// empty. `is_end_of_message`: `chunk` is the end of the message.
     pub fn inflate(
         &mut self,

@@ -1,7 +1,7 @@
 //! The limit on guessing passwords and shared secrets. Failures are counted per pair of address and
 //! name, so that failures of one client do not lock out others at the same address. In addition, an
-//! address that fails for many names, and a name that is guessed from many addresses, must wait;
-//! pairs with an earlier success are exempt.
+//! address that fails for many names, and a name that is guessed from many addresses, must wait. Pairs with an earlier
+//! success are exempt.
 //!
 //! Tokens and API keys cannot be guessed in any number of attempts that a node answers. They are
 //! always looked up; failures only affect the response to further failures.

@@ -1,7 +1,8 @@
 //! A publisher and a subscriber that exchange small messages at a constant rate, each on a thread of its own.
 //!
-//! Both wait in the kernel: timers of tokio are up to two milliseconds late, and a thread that also serves devices learns
-//! late that a message has arrived. The time of a message counts from when it was due until the subscriber has decoded it.
+//! Both wait in the kernel. Timers of tokio are up to two milliseconds late, and a thread that also serves devices
+//! learns late that a message has arrived. The time of a message counts from when it was due until the subscriber has
+//! decoded it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

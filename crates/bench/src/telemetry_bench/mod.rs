@@ -1,7 +1,7 @@
 //! `tidegate bench telemetry`: devices of a node report over MQTT, and what is stored counts, not what was sent.
 //!
-//! The node counts the rows that its time series accepted; at the end the rows of all devices are counted by a query as well, which proves
-//! that they can be read. Each row has a time of its own.
+//! The node counts the rows that its time series accepted. At the end the rows of all devices are counted by a query as
+//! well, which proves that they can be read. Each row has a time of its own.
 
 mod args;
 mod fleet;

@@ -5,8 +5,9 @@
 //! measurement and drain.
 //!
 //! It does not use the state machine of `mqtt_client`, which returns each message and acknowledgement as an owned event. The
-//! generator has to be faster than the brokers that it measures: [`receiving`] checks packets in the read buffer and
-//! allocates nothing, and the identifiers in flight of a client are two counters. Only rare packets are decoded by `mqtt`.
+//! generator has to be faster than the brokers that it measures. [`receiving`] checks packets in the read buffer and
+//! allocates nothing, and the identifiers in flight of a client are two counters. Only rare packets are decoded by
+//! `mqtt`.
 
 mod client;
 mod connect_run;

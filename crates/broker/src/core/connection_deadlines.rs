@@ -9,18 +9,18 @@ pub(crate) const MIN_PACKET_BYTES_PER_S: u64 = 1024;
 /// It owns the time of the last input, the time since which a packet is incomplete, and the time of the next check. It
 /// reads no clock and starts no timer:
 ///
-/// - The caller reports input: [`record_input`](Self::record_input) for complete packets of a connected client,
+/// - The caller reports input with [`record_input`](Self::record_input) for complete packets of a connected client,
 ///   [`record_fragment`](Self::record_fragment) for what is left behind them, [`record_pause`](Self::record_pause)
-///   before it stops reading, and input again after that. It does not report packets before
-///   CONNECT, so that the time allowed for CONNECT is not extended.
+///   before it stops reading, and input again after that. It does not report packets before CONNECT, so that the time
+///   allowed for CONNECT is not extended.
 /// - The caller keeps one check of the connection in the shard's timers, and reports its time with
 ///   [`set_next_check`](Self::set_next_check). A check that fires calls [`poll`](Self::poll), and the caller does what
 ///   it returns.
 ///
 /// [MQTT-3.1.2-24] counts Control Packets, so that bytes of an incomplete packet are not a sign of life by themselves. But
 /// a client cannot send PINGREQ inside a large packet. Therefore each received byte of a packet extends its deadlines,
-/// and that of the keep-alive, by the time it takes at [`MIN_PACKET_BYTES_PER_S`]: a client on a slow link completes its
-/// packet, and one that sends single bytes gains nothing.
+/// and that of the keep-alive, by the time it takes at [`MIN_PACKET_BYTES_PER_S`]. A client on a slow link completes
+/// its packet, and one that sends single bytes gains nothing.
 ///
 /// Invariant: the next check is at the earliest deadline, or before it. Input moves deadlines to later times; only the
 /// beginning of an incomplete packet can add an earlier one, and then

@@ -444,8 +444,8 @@ impl Shard {
         self.send_ready_responses();
     }
 
-    /// Sends a response once the records of this turn are in the log, and in the logs of the shards to which the turn
-    /// passed messages. It does not wait for the data of hooks. The caller limits the number of its responses.
+    /// Sends a response once the records of this turn are in the log, and what other shards got of it is in theirs. It
+    /// does not wait for the data of hooks. The caller limits the number of its responses.
     pub(crate) fn respond_when_stored(&mut self, respond: Box<dyn FnOnce() + Send>) {
         let journal = self.delivery.journal.as_ref();
         let turn = journal

@@ -71,15 +71,15 @@ impl DerivedBatch {
 
 /// The messages of a shard that hooks requested and that are not published yet.
 ///
-/// It owns the batches, in the order in which hooks returned them, and their budgets; their number is limited by the
-/// budgets, and their bytes by `MAX_WAITING_BYTES`: what hooks return beyond that has no budget left.
+/// It owns the batches, in the order in which hooks returned them, and their budgets. Their number is limited by the
+/// budgets, and their bytes by `MAX_WAITING_BYTES`. What hooks return beyond that has no budget left.
 ///
 /// - [`push`](Self::push) queues a batch. Messages that derive from the message being published are charged to its
 ///   budget.
 /// - To publish one message, the caller takes the first batch ([`take_first`](Self::take_first)), publishes its next
 ///   message between [`begin`](Self::begin) and [`end`](Self::end), and puts the batch back
 ///   ([`put_back`](Self::put_back)). [`charge_time`](Self::charge_time) adds the time that this took.
-/// - The publisher of a message waits while messages derived from it are pending: the caller calls
+/// - The publisher of a message waits while messages derived from it are pending. The caller calls
 ///   [`begin_publisher`](Self::begin_publisher) for each PUBLISH, [`set_unfinished`](Self::set_unfinished) after it has
 ///   published the first derived messages, and moves [`take_unfinished`](Self::take_unfinished) to the
 ///   [`PublisherWait`] of the connection.

@@ -1,6 +1,6 @@
 //! Queries of the control plane about the sessions and filters of a shard.
 //!
-//! A query over all of them is a [`ShardScan`]: it works in steps, with turns of the shard between them, and keeps only
+//! A query over all of them is a [`ShardScan`]. It works in steps, with turns of the shard between them, and keeps only
 //! the rows requested. The result may or may not include objects added or removed during the scan.
 
 use std::borrow::Cow;

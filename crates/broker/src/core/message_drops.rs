@@ -57,7 +57,7 @@ impl Delivery {
     }
 
     /// Records a message that reached no subscriber. If a hook has processed it, as telemetry or by a rule, it is not
-    /// counted as dropped; hooks that observe drops are called in any case.
+    /// counted as dropped. Hooks that observe drops are called in any case.
     pub(crate) fn record_no_subscribers(
         &mut self,
         publisher: Option<SessionIx>,

@@ -1,4 +1,4 @@
-//! What nodes of a cluster send to each other. Everything is validated when it is read: another node may have another
+//! What nodes of a cluster send to each other. Everything is validated when it is read. Another node may have another
 //! version, and whoever can write to the network between nodes must not be able to stop one.
 //!
 //! All numbers are little-endian. A message begins with one byte for its kind; see [`NodeMessage`].
@@ -134,7 +134,7 @@ const FILTER_WANTED: u8 = 1;
 const MEMBERS: u8 = 2;
 
 /// Splits announcements into messages of bounded size. They have the number of the last announcement, so that the
-/// receiver's confirmation of the first one confirms too much; therefore all but the last have the number before.
+/// receiver's confirmation of the first one confirms too much. Therefore all but the last have the number before.
 pub(crate) fn encode_announcements(
     announcements: &[Announcement],
     sequence_before: u64,

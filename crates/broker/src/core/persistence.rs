@@ -109,7 +109,7 @@ impl Shard {
     /// What they wait for is in memory and will be written when the store recovers, or is lost with the process. So there
     /// is no true answer to it: PUBACK and PUBREC with success would confirm what is not durable [MQTT-4.3.2-4,
     /// MQTT-4.3.3-8]. With an error they would say that a message is not accepted (MQTT 5, section 3.4.2.1) that
-    /// subscribers may still receive. 3.1.1 has no negative answer at all. A closed connection leaves it open: the
+    /// subscribers may still receive. 3.1.1 has no negative answer at all. A closed connection leaves it open. The
     /// client sends again what was not acknowledged [MQTT-4.4.0-1], and then a failing store rejects it before it takes
     /// effect.
     pub(crate) fn close_unanswered_connections(&mut self) {
@@ -518,7 +518,7 @@ impl Shard {
     }
 
     /// Whether this shard delivers the messages in a link. With an unchanged number of shards it is the same shard as
-    /// before; otherwise every shard delivers to the sessions that were on the link's shard.
+    /// before. Otherwise every shard delivers to the sessions that were on the link's shard.
     pub(crate) fn is_responsible_for(&self, link: ShardLink) -> bool {
         link.shards != self.shards || link.to == self.id
     }

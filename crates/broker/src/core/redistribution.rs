@@ -3,7 +3,7 @@
 //! does not wait for it.
 //!
 //! The store does not record by which subscription a message came. A message that can only have come by one shared
-//! subscription is passed on; a message that may be meant for the session alone ends with it.
+//! subscription is passed on. A message that may be meant for the session alone ends with it.
 //!
 //! It orchestrates: the backlogs are in `SharedBacklogs`, their reads in `StoredReads`.
 

@@ -84,7 +84,7 @@ impl RetainedStore {
     }
 
     /// Retains the message, or with an empty payload removes the topic's message [MQTT-3.3.1-6]. Returns the time under
-    /// which it is retained, which is the version of the topic's message for other nodes: in a cluster it is later than
+    /// which it is retained, which is the version of the topic's message for other nodes. In a cluster it is later than
     /// that of the message before.
     pub(crate) fn store(
         &self,
@@ -269,7 +269,7 @@ impl RetainedStore {
     }
 }
 
-/// Removes expired messages under these topics from the store. It does not use the journal of a shard: any shard may
+/// Removes expired messages under these topics from the store. It does not use the journal of a shard. Any shard may
 /// have stored a new message there meanwhile, and the order of their batches is not defined.
 fn remove_stored(store: &Store, expired: &[Arc<Message>], now_ms: u64) {
     let mut topics = expired

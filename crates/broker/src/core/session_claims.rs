@@ -1,5 +1,5 @@
-//! Sessions of a node in a cluster: a shard claims a client id before it creates a session, so that at most one node has
-//! a session of it. Who may have it is decided by [`SessionDirectory`](super::session_directory::SessionDirectory).
+//! Sessions of a node in a cluster. A shard claims a client id before it creates a session, so that at most one node
+//! has a session of it. Who may have it is decided by [`SessionDirectory`](super::session_directory::SessionDirectory).
 
 use mqtt::ReasonCode;
 use std::sync::Arc;

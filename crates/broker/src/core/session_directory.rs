@@ -130,9 +130,10 @@ enum EndRequest {
 ///
 /// Each client id has an owner among the nodes that can be reached: the one with the highest hash of node and client id.
 /// The owner knows which node has the session, and decides who gets it when a client connects. When nodes come or go,
-/// each node registers its sessions with their new owners; an owner decides nothing until all nodes have done so, or
-/// [`REGISTRATION_TIMEOUT_MS`] have passed. If a node registers an earlier session later, the client gets that one. Nodes that cannot reach each other have different owners, so that both may
-/// have a session of the same client id; when they meet, the one that began later stays.
+/// each node registers its sessions with their new owners. An owner decides nothing until all nodes have done so, or
+/// [`REGISTRATION_TIMEOUT_MS`] have passed. If a node registers an earlier session later, the client gets that one.
+/// Nodes that cannot reach each other have different owners, so that both may have a session of the same client id.
+/// When they meet, the one that began later stays.
 ///
 /// A shard calls [`claim`](Self::claim) before it creates a session and waits for [`ShardMessage::SessionClaimed`]. It
 /// calls [`add_session`](Self::add_session) instead if it already has one with the same client id, and for restored

@@ -1,4 +1,4 @@
-//! Messages between shards. All messages from one shard to another arrive in the order they were sent; the guarantee
+//! Messages between shards. All messages from one shard to another arrive in the order they were sent. The guarantee
 //! that "a message published after the SUBACK arrives" depends on it.
 
 use bytes::Bytes;

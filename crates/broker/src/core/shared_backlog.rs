@@ -8,10 +8,10 @@ const MAX_SHARED_BACKLOGS: usize = 10_000;
 
 /// The backlogs that a shard redistributes, one at a time: the *current* one is the oldest.
 ///
-/// [`push`](Self::push) queues a backlog and returns whether it became the current one. Its stored messages arrive page by
-/// page: [`take_current`](Self::take_current) returns the backlog that a page belongs to, and the caller
-/// [puts it back](Self::put_back) unless the page was the last one. Then [`current`](Self::current) is the one whose
-/// next page is to be read.
+/// [`push`](Self::push) queues a backlog and returns whether it became the current one. Its stored messages arrive page
+/// by page. [`take_current`](Self::take_current) returns the backlog that a page belongs to, and the caller [puts it
+/// back](Self::put_back) unless the page was the last one. Then [`current`](Self::current) is the one whose next page
+/// is to be read.
 #[derive(Default)]
 pub(crate) struct SharedBacklogs(VecDeque<SharedBacklog>);
 

@@ -8,8 +8,8 @@
 //! - a filter exists exactly as long as it has a subscriber here, a group member anywhere, or a bit of another shard;
 //! - a trie node exists exactly as long as a wildcard filter ends at or below it;
 //! - a cache entry is valid if its `generation` is the tree's, or if no wildcard filter that changed since then matches
-//!   its topic: each change of a wildcard filter or of its subscribers advances the generation and is listed in
-//!   `recent_changes`; a change of a filter without wildcards only removes the entry of its own topic.
+//!   its topic. Each change of a wildcard filter or of its subscribers advances the generation and is listed in
+//!   `recent_changes`. A change of a filter without wildcards only removes the entry of its own topic.
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};

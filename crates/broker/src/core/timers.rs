@@ -22,9 +22,9 @@ const MAX_CHECK_AHEAD_MS: u64 = TICK_MS * (WHEEL_SLOTS as u64 - 2);
 /// - [`schedule`](Self::schedule) adds any other timer, and returns the key to [`cancel`](Self::cancel) it. The timers
 ///   of a session without a connection are started and stopped together, by [`start_session`](Self::start_session) and
 ///   [`stop_session`](Self::stop_session).
-/// - After time has passed, the caller calls [`poll`](Self::poll) until it returns `None`: first all checks that are
-///   due, then the other timers in the order of their times. Timers added meanwhile fire, too, if they are due; a check
-///   fires in a later tick.
+/// - After time has passed, the caller calls [`poll`](Self::poll) until it returns `None`. It returns first all checks
+///   that are due, then the other timers in the order of their times. Timers added meanwhile fire, too, if they are
+///   due; a check fires in a later tick.
 pub(crate) struct ShardTimers {
     wheel: TimerWheel,
     /// Checks that are due and not returned yet.

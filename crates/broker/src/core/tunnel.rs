@@ -1,5 +1,5 @@
 //! Connections of clients whose session is on another node of the cluster. The node that accepted such a connection is
-//! the entry of a tunnel: it passes the client's bytes to the node with the session, the exit, and the answers back. At
+//! the entry of a tunnel. It passes the client's bytes to the node with the session, the exit, and the answers back. At
 //! the exit the connection is like any other one.
 
 use std::net::SocketAddr;

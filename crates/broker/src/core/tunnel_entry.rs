@@ -10,7 +10,7 @@ use super::tables::ConnectionIx;
 use super::tunnel::{TUNNEL_WINDOW, TunnelEntry, TunnelRequest};
 
 impl Shard {
-    /// Lets the node with the client's session handle the connection. False if that is not possible: the client was
+    /// Lets the node with the client's session handle the connection. False if that is not possible. The client was
     /// authenticated in a way that the other node cannot repeat, or the connection comes from another node itself.
     pub(super) fn open_tunnel(&mut self, at: ConnectionIx, node: &str) -> bool {
         let Some(router) = self.node_router else {

@@ -3,7 +3,7 @@
 //! Packing only copies, so a shard can do it; reading borrows from the bytes. The memory queue, the disk queue and dead
 //! letters contain the same bytes. A value is a tag, followed by nothing (null, false, true) or 8 bytes little-endian
 //! (integer, float). Other tags are followed by a length of 4 bytes and the bytes. A map is a sequence of key length (2
-//! bytes), key, value; an array is a sequence of values; a row is a map without tag and length. The origin of the row
+//! bytes), key, value. An array is a sequence of values. A row is a map without tag and length. The origin of the row
 //! may follow the last field: 2 bytes that are not a valid key length, and a text. Readers of fields stop there.
 
 mod json;

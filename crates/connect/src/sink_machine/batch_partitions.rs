@@ -61,7 +61,8 @@ impl BatchPartitions {
         }
     }
 
-    /// Rows that may be added now: enough to fill the batches that can be sent, and not many more, because rows should wait in the queue.
+    /// Rows that may be added now. These are enough to fill the batches that can be sent, and not many more, because
+    /// rows should wait in the queue.
     pub(crate) fn room(&self) -> usize {
         let wanted = self.sizes.max_rows * self.partitions.len();
         wanted.saturating_sub(self.rows)

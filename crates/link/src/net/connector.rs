@@ -25,8 +25,8 @@ pub struct ConnectOptions {
     pub credentials: Credentials,
     /// Pause before a carrier that broke or could not be opened is replaced.
     pub reconnect_pause: Duration,
-    /// Longest pause. It grows with the time without a carrier, of which it is 1/500: a long outage causes few attempts, and
-    /// the last pause delays the recovery by little.
+    /// Longest pause. It grows with the time without a carrier, of which it is 1/500. A long outage causes few
+    /// attempts, and the last pause delays the recovery by little.
     pub max_reconnect_pause: Duration,
 }
 
@@ -65,9 +65,10 @@ where
     run(SharedLink::new(core, None), options, open)
 }
 
-/// As [`connect`], for a link that survives the end of the process: the journal contains its id, what was sent and is not acknowledged,
-/// and what was received and is not [processed](Link::acknowledge). The peer must keep its state of the link meanwhile; with a
-/// [listener with journals](crate::net::LinkListener::with_journals), it survives kills, too.
+/// As [`connect`], for a link that survives the end of the process. The journal contains its id, what was sent and is
+/// not acknowledged, and what was received and is not [processed](Link::acknowledge). The peer must keep its state of
+/// the link meanwhile; with a [listener with journals](crate::net::LinkListener::with_journals), it survives kills,
+/// too.
 ///
 /// The journal is removed when the link has been shut down and all received messages are processed.
 pub fn connect_with_journal<C, F>(

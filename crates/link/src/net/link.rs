@@ -46,7 +46,7 @@ impl From<LinkEnd> for LinkError {
 /// Everything works with or without a carrier; what is sent in between is transmitted when there is one.
 ///
 /// A link with a [journal](crate::net::connect_with_journal) survives the end of the process. Then a message is durable when a method
-/// has accepted it for sending or has returned it, and `receive` returns it again after a restart, until
+/// has accepted it for sending or has returned it. `receive` returns it again after a restart, until
 /// [`acknowledge`](Self::acknowledge). The methods sync a file, for which they block their thread.
 #[derive(Debug, Clone)]
 pub struct Link {

@@ -116,10 +116,10 @@ impl LinkListener {
         (Arc::new(listener), receiver)
     }
 
-    /// As [`new`](Self::new), for links that survive the end of the process: each has a journal in a directory of its own in `dir`, which
-    /// contains what was sent and is not acknowledged, and what was received and is not [processed](Link::acknowledge). The links of
-    /// former processes are the first that the receiver returns. A journal is removed when its link is shut down or has expired, and all
-    /// its messages are processed.
+    /// As [`new`](Self::new), for links that survive the end of the process. Each has a journal in a directory of its
+    /// own in `dir`, which contains what was sent and is not acknowledged, and what was received and is not
+    /// [processed](Link::acknowledge). The links of former processes are the first that the receiver returns. A journal
+    /// is removed when its link is shut down or has expired, and all its messages are processed.
     ///
     /// # Errors
     /// If a journal is damaged or in use, or a file operation fails.

@@ -21,7 +21,7 @@ const SHARED_BUFFER_BYTES: usize = 256 * 1024;
 const OWN_BUFFER_BYTES: usize = 96 * 1024;
 /// Shared buffers whose frames the application has not dropped, and which are used again when it has.
 const MAX_OCCUPIED_BUFFERS: usize = 2;
-/// After a large frame, this is read with the header of a small one: usually another large frame follows, and what has
+/// After a large frame, this is read with the header of a small one. Usually another large frame follows, and what has
 /// been read of it must be copied.
 const CAUTIOUS_BYTES: usize = 2 * 1024;
 /// After so many small frames, no large one is expected.

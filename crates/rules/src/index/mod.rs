@@ -4,8 +4,8 @@
 //! without a condition on the topic. At each of these places, rules are separated into those for any client,
 //! for one client id, or for one QoS. A prefilter rejects most topics without rules.
 //!
-//! An index is a value: a clone costs a few reference counts, and adding a rule to a clone copies only the
-//! few nodes on the path to its place. Readers use the old index until they receive the new one.
+//! An index is a value. A clone costs a few reference counts, and adding a rule to a clone copies only the few nodes on
+//! the path to its place. Readers use the old index until they receive the new one.
 
 mod filter_tree;
 mod persistent_map;

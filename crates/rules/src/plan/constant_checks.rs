@@ -1,5 +1,5 @@
-//! Checks the constants of a statement: a constant that would make every evaluation fail is an error, one
-//! that is probably a mistake is a warning.
+//! Checks the constants of a statement. A constant that would make every evaluation fail is an error, one that is
+//! probably a mistake is a warning.
 
 use super::builder::PlanBuilder;
 use super::{Op, OpId};

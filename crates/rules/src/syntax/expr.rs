@@ -55,7 +55,7 @@ impl Parser<'_> {
     }
 
     /// Creates a node and checks the depth limit, which also applies to expressions nested without brackets,
-    /// such as a long sum: recursion over the tree is equally deep.
+    /// such as a long sum. Recursion over the tree is equally deep.
     fn new_expr(&mut self, span: Span, node: ExprNode) -> Result<Expr, StatementError> {
         self.count_node(span)?;
         let depth = node.depth() + 1;

@@ -2,8 +2,8 @@
 //!
 //! The log is the library's write-ahead log. A batch is acknowledged once it is in the log. The library receives it a moment
 //! later, together with the number of the frame (`applied`), in one atomic write. Batches it lacks when the process ends are
-//! read from the log when the store is opened; segments stay until the library has them on disk. If the library fails, it is
-//! closed, reopened, and supplied from the log.
+//! read from the log when the store is opened. Segments stay until the library has them on disk. If the library fails,
+//! it is closed, reopened, and supplied from the log.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

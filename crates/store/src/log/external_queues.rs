@@ -2,8 +2,8 @@
 //! into the log, and then shards are notified.
 //!
 //! The order matters: an entry must not be lost when its origin (a delayed message, a will) is already gone from the keyed
-//! state. Ends of sessions follow the log for the same reason: the queue of a session that moved may be removed only when the
-//! record of the move is durable. While the server is unavailable, batches wait, up to a limit.
+//! state. Ends of sessions follow the log for the same reason. The queue of a session that moved may be removed only
+//! when the record of the move is durable. While the server is unavailable, batches wait, up to a limit.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

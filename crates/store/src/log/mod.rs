@@ -1,9 +1,9 @@
 //! The message log: queued messages in segments of records, written by one thread.
 //!
-//! The code is not shared with the disk queues of `connect` and the log of `series`. A batch is atomic here; segments
-//! are reclaimed by copying live entries to the end of the log; and damage stops the recovery, because a skipped record
-//! would change the meaning of later ones. The other logs give these up for smaller files or for appending from
-//! several threads.
+//! The code is not shared with the disk queues of `connect` and the log of `series`. A batch is atomic here. Segments
+//! are reclaimed by copying live entries to the end of the log. Damage stops the recovery, because a skipped record
+//! would change the meaning of later ones. The other logs give these up for smaller files or for appending from several
+//! threads.
 
 pub(crate) mod applier;
 pub(crate) mod external_queues;

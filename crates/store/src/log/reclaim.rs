@@ -1,8 +1,8 @@
 //! Reclaiming of segments: oldest first; live entries are copied to the end of the log.
 //!
-//! It is always the oldest segment, because every record refers to earlier entries: when all segments before a `done` are
-//! gone, it has no effect and needs no copy. A segment is removed when its frames and the copies are on disk and the library
-//! has the segment's keyed state on disk.
+//! It is always the oldest segment, because every record refers to earlier entries. When all segments before a `done`
+//! are gone, it has no effect and needs no copy. A segment is removed when its frames and the copies are on disk and
+//! the library has the segment's keyed state on disk.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

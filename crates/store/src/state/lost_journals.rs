@@ -1,7 +1,7 @@
 //! Missing journals whose content is in no table.
 //!
-//! The library removes a journal once tables contain it. Whether they do is decided before the library opens the state: it
-//! writes younger journals to tables at once, and their sequence numbers would hide the loss from then on.
+//! The library removes a journal once tables contain it. Whether they do is decided before the library opens the state.
+//! It writes younger journals to tables at once, and their sequence numbers would hide the loss from then on.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

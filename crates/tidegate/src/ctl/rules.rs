@@ -263,8 +263,8 @@ impl TestArgs {
     }
 }
 
-/// Prints the result of a test. A rule that fails is a failure of the command, so that scripts can test their rules;
-/// an event that WHERE or FROM does not select is a result like others.
+/// Prints the result of a test. A rule that fails is a failure of the command, so that scripts can test their rules. An
+/// event that WHERE or FROM does not select is a result like others.
 fn print_outcome(
     outcome: &RuleTestOutcome,
     output: &CtlOutput,

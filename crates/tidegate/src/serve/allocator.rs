@@ -30,9 +30,9 @@ fn set_purge_delay(delay: Duration) {
     }
 }
 
-/// Returns memory freed by this thread to the system. The allocator does so only when it searches for
-/// free memory: a node that has become idle would keep the memory of its start or of its last burst.
-/// Pages belong to threads, so each thread releases its own.
+/// Returns memory freed by this thread to the system. The allocator does so only when it searches for free memory. A
+/// node that has become idle would keep the memory of its start or of its last burst. Pages belong to threads, so each
+/// thread releases its own.
 fn release_unused() {
     // SAFETY: may be called from any thread at any time; memory in use is not touched.
     unsafe { libmimalloc_sys::mi_collect(true) };

@@ -6,8 +6,8 @@
 //! the log serves many of them.
 //!
 //! A start processes mailboxes before the broker runs. Their messages wait here until then, and nothing waits for them
-//! meanwhile. If the node stops before a message is stored, it is dropped, and not reported as stored: a device
-//! sends its message again, and a mailbox keeps it for the next start.
+//! meanwhile. If the node stops before a message is stored, it is dropped, and not reported as stored. A device sends
+//! its message again, and a mailbox keeps it for the next start.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};

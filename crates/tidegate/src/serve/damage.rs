@@ -1,5 +1,5 @@
-//! What a start does with damaged files: it refuses them, or repairs what it can continue with and
-//! keeps the damaged files in quarantine, as `store.on_damage` demands.
+//! What a start does with damaged files. It refuses them, or repairs what it can continue with and keeps the damaged
+//! files in quarantine, as `store.on_damage` demands.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Dispatches the objects of the API to the crates that interpret them: `auth` for users,
-//! authenticators, ACL rules and bans, `engine` for rules, `connect` for connectors and sinks.
+//! Dispatches the objects of the API to the crates that interpret them. These are `auth` for users, authenticators, ACL
+//! rules and bans, `engine` for rules, `connect` for connectors and sinks.
 
 use std::sync::LazyLock;
 

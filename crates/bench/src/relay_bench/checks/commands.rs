@@ -1,5 +1,5 @@
-//! Commands over the HTTP API to devices of an endpoint: each must arrive once, only at its device, and its acknowledgement
-//! must be the result of the request.
+//! Commands over the HTTP API to devices of an endpoint. Each must arrive once, only at its device, and its
+//! acknowledgement must be the result of the request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

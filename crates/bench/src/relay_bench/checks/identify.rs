@@ -1,5 +1,5 @@
-//! `identify` in the same segment as the request for the connection: each device must be answered, once and with its name,
-//! and nobody else may get anything.
+//! `identify` in the same segment as the request for the connection. Each device must be answered, once and with its
+//! name, and nobody else may get anything.
 
 use std::time::Duration;
 

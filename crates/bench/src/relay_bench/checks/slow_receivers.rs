@@ -1,5 +1,5 @@
-//! Two receivers that do not read while a sender sends as fast as eight others receive: these must get everything, the slow
-//! ones must be told exactly what they have lost, and the statistics must say the same.
+//! Two receivers that do not read while a sender sends as fast as eight others receive. These must get everything. The
+//! slow ones must be told exactly what they have lost, and the statistics must say the same.
 
 use serde_json::json;
 

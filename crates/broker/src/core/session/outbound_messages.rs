@@ -455,7 +455,7 @@ impl OutboundMessages {
 
     /// Ends an exchange whose message the client may no longer receive, or continues it without the message.
     ///
-    /// A QoS 1 exchange ends. A packet id of QoS 2 stays in use until PUBCOMP: a client that has stored it would take
+    /// A QoS 1 exchange ends. A packet id of QoS 2 stays in use until PUBCOMP. A client that has stored it would take
     /// the next message with it for a repetition [MQTT-4.3.3].
     fn withdraw(&mut self, packet_id: u16) -> Transmit {
         let offset = self.offset_of(packet_id).expect("the message is in flight");

@@ -1,5 +1,5 @@
-//! One connection to an MQTT broker. It is never reopened: after an error a new one replaces it, so that no packet in flight on the
-//! old one arrives after a retry.
+//! One connection to an MQTT broker. It is never reopened. After an error a new one replaces it, so that no packet in
+//! flight on the old one arrives after a retry.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

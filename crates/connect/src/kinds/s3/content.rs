@@ -1,6 +1,7 @@
 //! Files as objects: small ones in one request, others by multipart uploads that continue after interruptions.
 //!
-//! The key, the id and the part size of an upload are stored with the export; the parts that the store has are queried from it.
+//! The key, the id and the part size of an upload are stored with the export. The parts that the store has are queried
+//! from it.
 
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;

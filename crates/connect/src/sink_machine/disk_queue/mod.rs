@@ -7,13 +7,13 @@
 //!
 //! Written rows are in the page cache of the operating system and survive the end of the process. After a power failure the last
 //! segment may end in the middle of a record; reading ends there. Rows whose acknowledgement was not written are given out
-//! again. Damaged or missing rows, recognised by their numbers, are reported when the queue is opened, and the others are given
-//! out; a damaged file is copied to `FIRST.rows.damaged`.
+//! again. Damaged or missing rows, recognised by their numbers, are reported when the queue is opened, and the others
+//! are given out. A damaged file is copied to `FIRST.rows.damaged`.
 //!
 //! It shares the primitives of `disk` with the other logs, but not their code. The message log of `store` may not skip a
-//! damaged record, since later ones change state; here each row stands alone, and what is readable must be sent. The log of
-//! `series` and the mailboxes of `devices` write into mapped, preallocated memory; a queue of rows must not occupy disk space while
-//! it is empty, and is read back by its own writer at any distance.
+//! damaged record, since later ones change state. Here each row stands alone, and what is readable must be sent. The
+//! log of `series` and the mailboxes of `devices` write into mapped, preallocated memory. A queue of rows must not
+//! occupy disk space while it is empty, and is read back by its own writer at any distance.
 
 mod segment;
 
