@@ -6,44 +6,8 @@ use super::cross_shard_batch::CrossShardBatch;
 use super::interest_snapshot::InterestSnapshot;
 use super::node_batches::SentBatches;
 use super::node_messages::Announcement;
+use super::peer_node_ix::PeerNodeIx;
 use super::retained_transfer::RetainedTransfer;
-use super::tables::TableIx;
-use crate::config::MAX_PEER_NODES;
-
-/// Index of another node while it can be reached, below [`MAX_PEER_NODES`]. It is not the slot of the node, which remains
-/// the same while the node cannot be reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerNodeIx(u8);
-
-impl PeerNodeIx {
-    /// Panics if `index` is not below [`MAX_PEER_NODES`].
-    pub fn new(index: u8) -> Self {
-        assert!(
-            usize::from(index) < MAX_PEER_NODES,
-            "a node knows at most {MAX_PEER_NODES} others"
-        );
-        Self(index)
-    }
-
-    pub fn get(self) -> u8 {
-        self.0
-    }
-
-    /// The bit of this node in a set of nodes.
-    pub(crate) fn bit(self) -> u64 {
-        1 << self.0
-    }
-}
-
-impl TableIx for PeerNodeIx {
-    fn from_position(position: usize) -> Self {
-        Self(position as u8)
-    }
-
-    fn position(self) -> usize {
-        usize::from(self.0)
-    }
-}
 
 /// What this node knows of a node that can be reached.
 pub(super) struct PeerNode {

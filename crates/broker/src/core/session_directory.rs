@@ -9,7 +9,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::node::NodeState;
-use super::peer_node::PeerNodeIx;
+use super::peer_node_ix::PeerNodeIx;
 use super::shard_messages::{SessionClaimOutcome, ShardMessage};
 use super::tables::TableIx as _;
 

@@ -17,7 +17,7 @@ use super::tunnel_exits::TunnelExits;
 use crate::config::MAX_PEER_NODES;
 use crate::core::node::NodeState;
 use crate::core::node_router::NodeRouter;
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::shard_messages::ShardMessage;
 use crate::core::tables::TableIx as _;
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 
 /// A node while it can be reached. A node that is lost and reached again has another `channel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

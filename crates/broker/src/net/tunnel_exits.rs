@@ -21,7 +21,7 @@ use super::reserved_connection::ReservedConnection;
 use super::socket_pair::open_socket_pair;
 use crate::core::node::NodeState;
 use crate::core::node_messages;
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::tunnel::{TUNNEL_WINDOW, TunnelMessage, TunnelRequest};
 
 /// Bytes that are read from a shard at once.

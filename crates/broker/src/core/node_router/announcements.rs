@@ -2,7 +2,7 @@
 
 use super::NodeRouter;
 use crate::core::node_messages::{self, Announcement};
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::retained_versions::NODE_TOPICS;
 use crate::core::shard_messages::ShardMessage;
 use crate::core::shared_subscription::RemoteMembers;

@@ -8,7 +8,7 @@ use crate::config::MAX_PEER_NODES;
 use crate::core::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
 use crate::core::node_batches::ReceivedBatches;
 use crate::core::node_messages;
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::retained_versions::bucket_of;
 use crate::core::shared_subscription::RemoteMembers;
 use crate::core::subscription_tree::SubscriptionTree;

@@ -3,7 +3,8 @@
 use super::{BatchRecipients, NodeRouter, WaitingTurn};
 use crate::core::node_batches::LogRequirement;
 use crate::core::node_messages;
-use crate::core::peer_node::{PeerNodeIx, RemoteNode};
+use crate::core::peer_node::RemoteNode;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::shard_messages::ShardMessage;
 use crate::core::tables::TableIx as _;
 

@@ -1,7 +1,7 @@
 //! Retained messages that a node lacks, when it becomes reachable.
 
 use super::NodeRouter;
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::retained_transfer::RetainedTransfer;
 use crate::core::retained_versions::RetainedDigests;
 use crate::core::tables::TableIx as _;

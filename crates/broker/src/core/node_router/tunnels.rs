@@ -2,7 +2,7 @@
 
 use super::NodeRouter;
 use crate::core::node_messages;
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::shard_messages::ShardMessage;
 use crate::core::tunnel::{TunnelMessage, TunnelRequest};
 

@@ -7,7 +7,7 @@ use mqtt::{Direction, Packet, Properties, Publish, QoS, Version};
 
 use super::sim::{Sim, SimConnection};
 use crate::core::node_messages;
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::tables::TableIx as _;
 use crate::core::tunnel::TunnelMessage;
 

@@ -4,7 +4,7 @@ use mqtt::{Packet, QoS, ReasonCode};
 
 use super::cluster_sim::{ClusterSim, name, packets, payloads};
 use super::sim::{Sim, SimConnection};
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 
 fn disconnect_code(node: &mut Sim, connection: SimConnection) -> Option<ReasonCode> {
     packets(&node.take_bytes(connection), |packet| match packet {

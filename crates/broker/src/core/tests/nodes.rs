@@ -6,7 +6,7 @@ use super::cluster_sim::{ClusterSim, name, packets, payloads, publish_packet};
 use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
 use crate::core::cross_shard_batch::CrossShardMessage;
 use crate::core::node_messages::{self, NodeMessage};
-use crate::core::peer_node::PeerNodeIx;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::tables::TableIx as _;
 use crate::metrics::Metric;
 

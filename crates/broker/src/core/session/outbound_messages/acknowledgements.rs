@@ -42,12 +42,7 @@ impl OutboundMessages {
         }
     }
 
-    fn offset_in(
-        &self,
-        packet_id: u16,
-        stage: InflightStage,
-        qos: Option<QoS>,
-    ) -> Option<usize> {
+    fn offset_in(&self, packet_id: u16, stage: InflightStage, qos: Option<QoS>) -> Option<usize> {
         let offset = self.offset_of(packet_id)?;
         let entry = &self.ring[offset];
         let fits = entry.stage == stage && qos.is_none_or(|qos| entry.qos == qos);
