@@ -209,7 +209,7 @@ pub(crate) async fn read_proxy_header(
             ProxyHeader::Complete(length, peer) => {
                 let client = match peer {
                     Some(PeerAddress::Tcp(client)) => Some(client),
-                    Some(PeerAddress::Unix) | None => None,
+                    Some(PeerAddress::Unix | PeerAddress::Memory) | None => None,
                 };
                 return Ok((client, read.split_off(length)));
             }

@@ -83,7 +83,7 @@ impl Hooks for AuthHooks {
             username: Some(username),
             address: match peer {
                 PeerAddress::Tcp(address) => Some(address.ip()),
-                PeerAddress::Unix => None,
+                PeerAddress::Unix | PeerAddress::Memory => None,
             },
             ..RuleSubject::default()
         };

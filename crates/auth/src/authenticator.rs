@@ -57,7 +57,7 @@ impl LoginRequest {
                 .collect(),
             peer: match credentials.client.peer {
                 Some(PeerAddress::Tcp(address)) => Some(address),
-                Some(PeerAddress::Unix) | None => None,
+                Some(PeerAddress::Unix | PeerAddress::Memory) | None => None,
             },
             listener: credentials.listener.to_owned(),
             allows_anonymous: credentials.allows_anonymous,

@@ -378,7 +378,7 @@ impl AuthService {
             username: client.username,
             address: match client.peer {
                 Some(PeerAddress::Tcp(address)) => Some(address.ip()),
-                Some(PeerAddress::Unix) | None => None,
+                Some(PeerAddress::Unix | PeerAddress::Memory) | None => None,
             },
             ..RuleSubject::default()
         };

@@ -27,6 +27,7 @@ use crate::net::clock::NodeClock;
 use crate::net::gateway_listener::GatewayListener;
 use crate::net::inbox::{InboxItem, ShardInbox, StoreOwner};
 use crate::net::listener::{self, ListenerContext, ListenerSocket};
+use crate::net::memory_listener::MemoryListener;
 use crate::net::node_router_thread::{self, ClusterAttachment, PeerNodeInbox, RouterSetup};
 use crate::net::quic::QuicThreads;
 use crate::net::shard_thread::{self, ShardRecovery, ShardSetup};
@@ -108,6 +109,10 @@ impl Broker {
             .gateways
             .into_iter()
             .map(|socket| GatewayListener::new(socket, node.clone(), inboxes.clone()));
+        let in_memory = sockets
+            .in_memory
+            .into_iter()
+            .map(|context| MemoryListener::new(context, node.clone(), inboxes.clone()));
         let handle = BrokerHandle::new(
             node.clone(),
             inboxes.clone(),
@@ -115,6 +120,7 @@ impl Broker {
                 opened: sockets.opened,
                 quic: quic.listeners.clone(),
                 gateways: gateways.collect(),
+                in_memory: in_memory.collect(),
             },
             store.clone().map(|store| StoreReader::new(store, shards)),
             clock,
@@ -270,6 +276,8 @@ struct ListenerSockets {
     per_shard: Vec<Vec<ListenerSocket>>,
     quic: Vec<ListenerSocket>,
     gateways: Vec<ListenerSocket>,
+    /// Listeners without sockets.
+    in_memory: Vec<Arc<ListenerContext>>,
 }
 
 /// Opens the sockets of all configured listeners.
@@ -282,6 +290,7 @@ fn open_listener_sockets(
         per_shard: (0..shards).map(|_| Vec::new()).collect(),
         quic: Vec::new(),
         gateways: Vec::new(),
+        in_memory: Vec::new(),
     };
     for (index, listener) in config.listeners.iter().enumerate() {
         let context = Arc::new(ListenerContext::new(
@@ -294,6 +303,15 @@ fn open_listener_sockets(
             address: listener::listener_address(listener),
             source,
         };
+        if listener.in_memory {
+            listener::check_in_memory(listener).map_err(cannot_listen)?;
+            open.opened.push(OpenedListener {
+                info: listener::listener_info(listener, None),
+                context: context.clone(),
+            });
+            open.in_memory.push(context);
+            continue;
+        }
         let quic_address = match &listener.bind {
             BindAddress::Tcp(address) if listener.quic => Some(*address),
             _ => None,
@@ -305,7 +323,7 @@ fn open_listener_sockets(
         };
         let sockets = sockets.map_err(cannot_listen)?;
         open.opened.push(OpenedListener {
-            info: listener::listener_info(listener, &sockets[0]),
+            info: listener::listener_info(listener, Some(&sockets[0])),
             context: context.clone(),
         });
         let mut sockets = sockets.into_iter().map(|socket| ListenerSocket {

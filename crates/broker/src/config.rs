@@ -278,7 +278,7 @@ pub struct TlsConfig {
 pub const MAX_ADDED_LISTENERS: usize = 64;
 
 /// One listener. `tls` and `websocket_path` combine freely with TCP; a Unix socket supports only `websocket_path`, and
-/// QUIC requires `tls` and excludes `websocket_path` and `proxy_protocol`.
+/// QUIC requires `tls` and excludes `websocket_path` and `proxy_protocol`; connections in memory exclude all four.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenerConfig {
     /// Unique name; shown in metrics and the API.
@@ -289,6 +289,8 @@ pub struct ListenerConfig {
     pub quic: bool,
     /// Whether peers connect with links, which another part of the program accepts.
     pub link: bool,
+    /// Whether clients are in this process and connect by a [`MemoryListener`](crate::MemoryListener); `bind` is not used.
+    pub in_memory: bool,
     /// `Some(path)` such as `/mqtt`: MQTT in WebSocket binary frames at that path.
     pub websocket_path: Option<String>,
     /// With `websocket_path`: the prefix of the paths of relay endpoints, such as `/ws/`; `None`: none are reachable.
@@ -299,7 +301,7 @@ pub struct ListenerConfig {
     pub compression: bool,
     /// Whether each connection must begin with a PROXY protocol header (version 1 or 2).
     pub proxy_protocol: bool,
-    /// `None`: anonymous clients are accepted on loopback and Unix sockets only, and not from behind a proxy.
+    /// `None`: anonymous clients are accepted on loopback, on Unix sockets and in memory only, and not from behind a proxy.
     pub allow_anonymous: Option<bool>,
     pub max_connections: u32,
     /// New connections per second (a burst of one second is allowed); 0 means no limit.
@@ -330,6 +332,7 @@ impl ListenerConfig {
             tls: None,
             quic: false,
             link: false,
+            in_memory: false,
             websocket_path: None,
             relay_path: None,
             allowed_origins: Vec::new(),
@@ -346,6 +349,14 @@ impl ListenerConfig {
             max_keep_alive_s: 0,
             connect_timeout_s: 10,
             backlog: 4096,
+        }
+    }
+
+    /// Returns a listener for clients in this process with the defaults.
+    pub fn in_memory(name: impl Into<String>) -> Self {
+        Self {
+            in_memory: true,
+            ..Self::new(name, BindAddress::Unix(PathBuf::new()))
         }
     }
 

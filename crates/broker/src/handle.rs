@@ -28,6 +28,7 @@ use crate::net::clock::NodeClock;
 use crate::net::gateway_listener::GatewayListener;
 use crate::net::inbox::{InboxItem, ShardInbox};
 use crate::net::listener::ListenerContext;
+use crate::net::memory_listener::MemoryListener;
 use crate::net::quic::QuicListener;
 use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, log_reload_result};
@@ -49,6 +50,7 @@ struct HandleInner {
     listeners: RwLock<Vec<OpenedListener>>,
     quic_listeners: Vec<Arc<QuicListener>>,
     gateway_listeners: Vec<Arc<GatewayListener>>,
+    memory_listeners: Vec<Arc<MemoryListener>>,
     /// Held while a listener is started, stopped, added or removed.
     listener_change: tokio::sync::Mutex<()>,
     tls: Mutex<Vec<Arc<ListenerTls>>>,
@@ -67,6 +69,7 @@ pub(crate) struct OpenListeners {
     pub(crate) opened: Vec<OpenedListener>,
     pub(crate) quic: Vec<Arc<QuicListener>>,
     pub(crate) gateways: Vec<Arc<GatewayListener>>,
+    pub(crate) in_memory: Vec<Arc<MemoryListener>>,
 }
 
 /// A listener that was opened once; it may have been stopped since.
@@ -113,6 +116,7 @@ impl BrokerHandle {
             opened: listeners,
             quic: quic_listeners,
             gateways: gateway_listeners,
+            in_memory: memory_listeners,
         } = listeners;
         let shared = HandleInner {
             node,
@@ -122,6 +126,7 @@ impl BrokerHandle {
             watches_certificates: AtomicBool::new(false),
             quic_listeners,
             gateway_listeners,
+            memory_listeners,
             listener_change: tokio::sync::Mutex::default(),
             store_reader,
             pending_store_read: Arc::default(),
@@ -175,6 +180,11 @@ impl BrokerHandle {
     /// Listeners whose connections another part of the program accepts.
     pub fn gateway_listeners(&self) -> &[Arc<GatewayListener>] {
         &self.shared.gateway_listeners
+    }
+
+    /// Listeners for clients in this process.
+    pub fn memory_listeners(&self) -> &[Arc<MemoryListener>] {
+        &self.shared.memory_listeners
     }
 
     /// The TLS settings that are watched for changes.

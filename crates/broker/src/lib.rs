@@ -25,6 +25,7 @@ pub use handle::{
 };
 pub use net::gateway_listener::{GatewayConnection, GatewayListener, GatewaySocket};
 pub use net::listener::open_unix;
+pub use net::memory_listener::MemoryListener;
 pub use net::node_router_thread::{ClusterAttachment, ClusterCounters, PeerNodeInbox};
 pub use net::peer_node_transport::{PeerNodeConnection, PeerNodeTransport};
 pub use net::proxy_protocol::{ProxyHeader, parse_proxy_header};

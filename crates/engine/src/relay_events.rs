@@ -86,7 +86,7 @@ fn evaluate_relay_event(
 fn tcp_address(peer: PeerAddress) -> Option<SocketAddr> {
     match peer {
         PeerAddress::Tcp(address) => Some(address),
-        PeerAddress::Unix => None,
+        PeerAddress::Unix | PeerAddress::Memory => None,
     }
 }
 

@@ -205,7 +205,7 @@ fn non_empty(text: &str) -> Option<&str> {
 fn peer_address(peer: Option<PeerAddress>) -> Option<SocketAddr> {
     match peer {
         Some(PeerAddress::Tcp(address)) => Some(address),
-        Some(PeerAddress::Unix) | None => None,
+        Some(PeerAddress::Unix | PeerAddress::Memory) | None => None,
     }
 }
 

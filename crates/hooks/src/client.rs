@@ -10,6 +10,8 @@ pub enum PeerAddress {
     /// The client's address; behind a proxy that reports it, the address the proxy saw.
     Tcp(SocketAddr),
     Unix,
+    /// In the process of the node.
+    Memory,
 }
 
 impl std::fmt::Display for PeerAddress {
@@ -17,6 +19,7 @@ impl std::fmt::Display for PeerAddress {
         match self {
             PeerAddress::Tcp(address) => address.fmt(f),
             PeerAddress::Unix => f.write_str("unix"),
+            PeerAddress::Memory => f.write_str("memory"),
         }
     }
 }

@@ -75,7 +75,7 @@ impl RejectedConnections {
     pub(crate) fn record(&self, rejected: &RejectedConnect<'_>, now_ms: u64) {
         let address = match rejected.peer {
             PeerAddress::Tcp(address) => Some(address.ip().to_canonical()),
-            PeerAddress::Unix => None,
+            PeerAddress::Unix | PeerAddress::Memory => None,
         };
         let reason = rejected.detail.unwrap_or("the client was rejected");
         let key = (

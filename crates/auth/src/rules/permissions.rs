@@ -193,7 +193,7 @@ fn rule_subject<'a>(
         common_name: attributes.and_then(|attributes| attributes.common_name.as_deref()),
         address: match client.peer {
             Some(PeerAddress::Tcp(address)) => Some(address.ip()),
-            Some(PeerAddress::Unix) | None => None,
+            Some(PeerAddress::Unix | PeerAddress::Memory) | None => None,
         },
         attributes: attributes.map_or(&[], |attributes| &attributes.attributes),
     }

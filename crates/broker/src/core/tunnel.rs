@@ -72,17 +72,22 @@ impl Tunnels {
     }
 }
 
+/// The text of a connection in memory between nodes.
+const MEMORY: &str = "memory";
+
 /// The text of an address between nodes; empty for a Unix socket.
 pub(crate) fn address_text(peer: PeerAddress) -> String {
     match peer {
         PeerAddress::Tcp(address) => address.to_string(),
         PeerAddress::Unix => String::new(),
+        PeerAddress::Memory => MEMORY.to_owned(),
     }
 }
 
 pub(crate) fn parse_address(text: &str) -> Option<PeerAddress> {
     match text {
         "" => Some(PeerAddress::Unix),
+        MEMORY => Some(PeerAddress::Memory),
         text => text.parse::<SocketAddr>().ok().map(PeerAddress::Tcp),
     }
 }

@@ -40,7 +40,8 @@ impl BrokerHandle {
         let opened = self.opened_listeners().into_iter();
         let running = opened.filter(|listener| {
             let index = usize::from(listener.context.index);
-            self.shared.node.listeners[index].is_running.load(Relaxed)
+            let is_running = &self.shared.node.listeners[index].is_running;
+            is_running.load(Relaxed) && !listener.context.config.in_memory
         });
         let paths = running.filter_map(|listener| match &listener.context.config.bind {
             BindAddress::Unix(path) => Some(path.clone()),
@@ -66,6 +67,10 @@ impl BrokerHandle {
             let why = "listeners of QUIC and links have threads that begin with the node; add them to the configuration file";
             return Err(ListenerError::Unsupported(why.to_owned()));
         }
+        if config.in_memory {
+            let why = "listeners for clients in the process of the node begin with it";
+            return Err(ListenerError::Unsupported(why.to_owned()));
+        }
         let index = self.free_listener_index()?;
         let tls = config.tls.as_ref().map(ListenerTls::load).transpose();
         let tls = tls.map_err(|error| ListenerError::Failed(error.to_string()))?;
@@ -73,7 +78,7 @@ impl BrokerHandle {
         let context = Arc::new(ListenerContext::new(index as u16, config, tls.clone()));
         let address = listener_address(config);
         let sockets = open_sockets_at(config, &address, self.shard_count())?;
-        let info = listener_info(config, &sockets[0]);
+        let info = listener_info(config, Some(&sockets[0]));
         if let Some(tls) = tls {
             let watched = self.watch_certificates(tls);
             watched.map_err(|error| ListenerError::Failed(error.to_string()))?;
@@ -162,6 +167,8 @@ impl BrokerHandle {
         }
         match self.quic_listener(index) {
             Some(quic) => quic.start(),
+            // It accepts again as soon as it is running.
+            None if context.config.in_memory => {}
             None => {
                 let mut config = context.config.clone();
                 if let (BindAddress::Tcp(address), Ok(used)) =
@@ -213,7 +220,9 @@ impl BrokerHandle {
                 Some(quic) => quic.stop(),
                 None => self.close_sockets(index as u16).await?,
             }
-            if let BindAddress::Unix(path) = &context.config.bind {
+            if let BindAddress::Unix(path) = &context.config.bind
+                && !context.config.in_memory
+            {
                 remove_socket(path);
             }
             tracing::info!(listener = name, "listener stopped");

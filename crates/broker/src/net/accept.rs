@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use hooks::PeerAddress;
 use socket2::{SockAddr, Socket};
 
+use super::byte_stream::{ByteStream, register_socket};
 use super::layers::TransportLayers;
 use super::listener::{ListenerContext, ListenerSocket};
 use super::reserved_connection::ReservedConnection;
-use super::shard_io::{ShardIo, register_socket};
+use super::shard_io::ShardIo;
 use crate::metrics::Metric;
 
 /// Connections accepted at once before other tasks run.
@@ -119,9 +120,10 @@ fn admit_connection(
             let own = || socket.local_addr().ok().and_then(|it| it.as_socket());
             let local = match peer {
                 PeerAddress::Tcp(_) => local.or_else(own),
-                PeerAddress::Unix => None,
+                PeerAddress::Unix | PeerAddress::Memory => None,
             };
-            shard.open_connection(reserved.keep(), socket, (peer, local), layers);
+            let stream = ByteStream::Socket(socket);
+            shard.open_connection(reserved.keep(), stream, (peer, local), layers);
         }
         Err(error) => {
             tracing::warn!(%error, "cannot start TLS on a connection; connection closed");

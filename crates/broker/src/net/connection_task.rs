@@ -2,18 +2,18 @@
 //! blocked, that is after a write that the socket did not take completely.
 
 use std::future::Future;
-use std::io::{self, Read};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hooks::PeerAddress;
-use socket2::Socket;
 use tokio::time::Sleep;
 
-use super::inbox::{AcceptedConnection, InboxItem, SocketHandover};
+use super::byte_stream::ByteStream;
+use super::inbox::{AcceptedConnection, InboxItem, StreamHandover};
 use super::layers::{InboundResult, LayerError, TransportLayers};
 use super::reserved_connection::release_connection_slots;
 use super::shard_io::{ConnectionIo, ShardIo};
@@ -80,14 +80,14 @@ fn spawn_connection(
 
 impl ShardIo {
     /// Accepts a connection from another shard.
-    pub(super) fn accept_handover(self: &Rc<Self>, moving: SocketHandover) {
-        let SocketHandover {
+    pub(super) fn accept_handover(self: &Rc<Self>, moving: StreamHandover) {
+        let StreamHandover {
             connection: moving,
-            socket,
+            stream,
             layers,
         } = moving;
         let (at, flow) = self.core_at_now().accept_handover(moving);
-        match ConnectionIo::new(socket, layers) {
+        match ConnectionIo::new(stream, layers) {
             Ok(io) => spawn_connection(self, at, io, flow),
             Err(error) => {
                 tracing::warn!(%error, "cannot move connection to another shard; connection closed");
@@ -105,7 +105,7 @@ impl ShardIo {
         }
         let listener = accepted.reserved.keep();
         let addresses = (accepted.peer, accepted.local);
-        let at = self.open_connection(listener, accepted.socket, addresses, None);
+        let at = self.open_connection(listener, accepted.stream, addresses, None);
         let Some(at) = at else { return };
         let mut core = self.core.borrow_mut();
         if let Some(names) = accepted.certificate {
@@ -123,11 +123,11 @@ impl ShardIo {
     pub(crate) fn open_connection(
         self: &Rc<Self>,
         listener: u16,
-        socket: Socket,
+        stream: ByteStream,
         (peer, local): (PeerAddress, Option<SocketAddr>),
         layers: Option<Box<TransportLayers>>,
     ) -> Option<ConnectionIx> {
-        let io = match ConnectionIo::new(socket, layers) {
+        let io = match ConnectionIo::new(stream, layers) {
             Ok(io) => io,
             Err(error) => {
                 tracing::warn!(%error, "cannot register connection; connection closed");
@@ -272,16 +272,16 @@ impl ConnectionTask {
         self.shard.unregister(self.at);
         let Some(io) = self.io.take() else { return };
         // No other component holds a reference for longer than a call.
-        let Ok(io) = Rc::try_unwrap(io).map(|io| (io.socket.into_inner(), io.layers.into_inner()))
+        let Ok(io) = Rc::try_unwrap(io).map(|io| (io.stream.into_stream(), io.layers.into_inner()))
         else {
             tracing::error!(
                 "cannot move connection to another shard: its socket is in use; this is a bug"
             );
             return;
         };
-        let moving = SocketHandover {
+        let moving = StreamHandover {
             connection: moving,
-            socket: io.0,
+            stream: io.0,
             layers: io.1,
         };
         self.shard.inboxes[usize::from(to)].push(InboxItem::Handover(Box::new(moving)));
@@ -294,38 +294,24 @@ impl ConnectionTask {
             self.apply_action(flow);
             return Poll::Ready(matches!(self.state, ConnectionState::Reading));
         }
-        let mut guard = match io.socket.poll_read_ready(context) {
-            Poll::Ready(Ok(guard)) => guard,
-            Poll::Ready(Err(_)) => return self.connection_lost("socket_error"),
-            Poll::Pending => return Poll::Pending,
-        };
         let shard = self.shard.clone();
         let mut scratch = shard.scratch.borrow_mut();
-        let received = match io.socket.get_ref().read(&mut scratch) {
+        let received = match ready!(io.stream.poll_read(context, &mut scratch)) {
             Ok(0) => {
                 drop(scratch);
                 return self.connection_lost("closed_by_client");
             }
             Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                guard.clear_ready();
-                return Poll::Ready(false);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Poll::Ready(false),
             Err(_) => {
                 drop(scratch);
                 return self.connection_lost("socket_error");
             }
         };
-        let filled = received == scratch.len();
-        if !filled {
-            // The socket is empty: another read would only report that.
-            guard.clear_ready();
-        }
+        let may_have_more = io.stream.may_have_more(received, scratch.len());
         let flow = self.feed_core(io, &mut scratch[..received]);
         drop(scratch);
         self.apply_action(flow);
-        let has_more = filled || io.has_pending_input();
+        let has_more = may_have_more || io.has_pending_input();
         Poll::Ready(has_more && matches!(self.state, ConnectionState::Reading))
     }
 
@@ -426,16 +412,14 @@ impl ConnectionTask {
         context: &mut Context<'_>,
     ) -> io::Result<()> {
         while io.is_blocked.get() {
-            match io.socket.poll_write_ready(context) {
+            let write = || {
+                io.is_blocked.set(false);
+                self.shard.flush_connection(self.at, io);
+                io.is_blocked.get()
+            };
+            match io.stream.poll_write(context, write) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Ready(Ok(mut guard)) => {
-                    io.is_blocked.set(false);
-                    self.shard.flush_connection(self.at, io);
-                    if io.is_blocked.get() {
-                        guard.clear_ready();
-                    }
-                }
+                Poll::Ready(written) => written?,
             }
         }
         self.shard.finish_core_call();
@@ -484,22 +468,16 @@ impl ConnectionTask {
                 }
             } else {
                 *progress = CloseProgress::Done;
-                let _ = io.socket.get_ref().shutdown(std::net::Shutdown::Write);
+                io.stream.shutdown_write();
             }
         }
         if *progress == CloseProgress::Done && !self.shard.lingers(self.at) {
             return self.finish();
         }
         loop {
-            let mut guard = match io.socket.poll_read_ready(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(guard)) => guard,
-                Poll::Ready(Err(_)) => return self.finish(),
-            };
             let mut scratch = self.shard.scratch.borrow_mut();
-            match io.socket.get_ref().read(&mut scratch) {
+            match ready!(io.stream.poll_read(context, &mut scratch)) {
                 Ok(received) if received > 0 && *discarded < LINGER_BYTES => *discarded += received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 _ => {
                     drop(scratch);
                     return self.finish();

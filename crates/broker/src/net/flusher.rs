@@ -215,14 +215,13 @@ impl ShardIo {
         if connection.outbox.ready_bytes() == 0 {
             return Ok(());
         }
-        let socket = io.socket.get_ref();
         let (offered, sent) = match connection.outbox.contiguous() {
-            Some(bytes) => (bytes.len(), socket.send(bytes)?),
+            Some(bytes) => (bytes.len(), io.stream.send(bytes)?),
             None => {
                 let mut slices = [IoSlice::new(&[]); MAX_SLICES];
                 let filled = connection.outbox.fill_slices(&mut slices);
                 let offered = slices[..filled].iter().map(|slice| slice.len()).sum();
-                (offered, socket.send_vectored(&slices[..filled])?)
+                (offered, io.stream.send_vectored(&slices[..filled])?)
             }
         };
         core.metrics().add(Metric::BytesSent, sent as u64);
@@ -264,7 +263,7 @@ impl ShardIo {
             if layers.wire().is_empty() {
                 return Ok(());
             }
-            let sent = io.socket.get_ref().send(layers.wire())?;
+            let sent = io.stream.send(layers.wire())?;
             core.metrics().add(Metric::BytesSent, sent as u64);
             layers.advance(sent);
             if !layers.wire().is_empty() {

@@ -178,12 +178,12 @@ impl GatewayConnection {
         let next = listener.next_shard.fetch_add(1, Relaxed) % listener.inboxes.len();
         listener.inboxes[next].push(InboxItem::Accepted(Box::new(AcceptedConnection {
             reserved,
-            socket: of_shard,
+            stream: of_shard,
             peer,
             address_source: None,
             local: match peer {
                 PeerAddress::Tcp(_) => listener.local,
-                PeerAddress::Unix => None,
+                PeerAddress::Unix | PeerAddress::Memory => None,
             },
             certificate,
             is_tunnel_exit: false,

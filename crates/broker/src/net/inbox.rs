@@ -10,6 +10,7 @@ use hooks::{CertificateNames, PeerAddress};
 use store::QueuePage;
 use tokio::sync::{Notify, oneshot};
 
+use super::byte_stream::ByteStream;
 use super::layers::TransportLayers;
 use super::listener::ListenerSocket;
 use super::reserved_connection::ReservedConnection;
@@ -19,17 +20,17 @@ use crate::core::handover::ConnectionHandover;
 use crate::core::shard::Shard;
 use crate::core::shard_messages::ShardMessage;
 
-/// A connection that is being moved to another shard: its state, its socket, and the layers between.
-pub(crate) struct SocketHandover {
+/// A connection that is being moved to another shard: its state, its bytes, and the layers between.
+pub(crate) struct StreamHandover {
     pub(crate) connection: ConnectionHandover,
-    pub(crate) socket: socket2::Socket,
+    pub(crate) stream: ByteStream,
     pub(crate) layers: Option<Box<TransportLayers>>,
 }
 
 /// A connection that has been accepted outside a shard.
 pub(crate) struct AcceptedConnection {
     pub(crate) reserved: ReservedConnection,
-    pub(crate) socket: socket2::Socket,
+    pub(crate) stream: ByteStream,
     pub(crate) peer: PeerAddress,
     /// Set if the address of the peer may change.
     pub(crate) address_source: Option<AddressSource>,
@@ -65,7 +66,7 @@ pub(crate) enum InboxItem {
         messages: Vec<ShardMessage>,
         bytes: usize,
     },
-    Handover(Box<SocketHandover>),
+    Handover(Box<StreamHandover>),
     Accepted(Box<AcceptedConnection>),
     /// A call to execute on the shard; it delivers its answer itself.
     Query(Box<dyn FnOnce(&mut Shard) + Send>),

@@ -150,6 +150,20 @@ fn tcp_socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Rejects a listener without sockets whose clients would expect more than plain MQTT.
+pub(crate) fn check_in_memory(config: &ListenerConfig) -> io::Result<()> {
+    let is_plain = config.tls.is_none()
+        && config.websocket_path.is_none()
+        && !(config.quic || config.link || config.proxy_protocol);
+    match is_plain {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "connections in memory are without TLS, WebSocket, QUIC, links and PROXY protocol; leave these out",
+        )),
+    }
+}
+
 /// Opens a non-blocking Unix socket. A socket file left by a killed process is replaced. A socket with a listener is an
 /// error, and so is a file that is not a socket.
 pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
@@ -178,15 +192,19 @@ pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
 
 /// The configured address as text.
 pub(crate) fn listener_address(listener: &ListenerConfig) -> String {
+    if listener.in_memory {
+        return "memory".to_owned();
+    }
     match &listener.bind {
         BindAddress::Tcp(address) => address.to_string(),
         BindAddress::Unix(path) => path.display().to_string(),
     }
 }
 
-/// Describes a listener that has just opened this socket.
-pub(crate) fn listener_info(listener: &ListenerConfig, socket: &Socket) -> ListenerInfo {
+/// Describes a listener that has just opened this socket; `None`: it needs none.
+pub(crate) fn listener_info(listener: &ListenerConfig, socket: Option<&Socket>) -> ListenerInfo {
     let protocol = match (&listener.bind, &listener.tls, &listener.websocket_path) {
+        _ if listener.in_memory => "memory",
         _ if listener.quic => "quic",
         (_, None, _) if listener.link => "link",
         (_, Some(_), _) if listener.link => "links",
@@ -196,10 +214,8 @@ pub(crate) fn listener_info(listener: &ListenerConfig, socket: &Socket) -> Liste
         (_, None, Some(_)) => "ws",
         (_, Some(_), Some(_)) => "wss",
     };
-    let bound = socket
-        .local_addr()
-        .ok()
-        .and_then(|address| address.as_socket());
+    let bound = socket.and_then(|socket| socket.local_addr().ok());
+    let bound = bound.and_then(|address| address.as_socket());
     ListenerInfo {
         name: listener.name.clone(),
         protocol,

@@ -1,6 +1,7 @@
-//! Input and output of the shards: threads, sockets, TLS, WebSocket, QUIC, the clock.
+//! Input and output of the shards: threads, sockets, pipes in memory, TLS, WebSocket, QUIC, the clock.
 
 mod accept;
+pub(crate) mod byte_stream;
 pub(crate) mod clock;
 mod compressed_messages;
 pub(crate) mod connection_task;
@@ -9,6 +10,7 @@ pub(crate) mod gateway_listener;
 pub(crate) mod inbox;
 pub(crate) mod layers;
 pub(crate) mod listener;
+pub(crate) mod memory_listener;
 pub(crate) mod node_router_thread;
 pub(crate) mod peer_node_transport;
 pub(crate) mod proxy_protocol;

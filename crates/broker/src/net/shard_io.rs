@@ -12,11 +12,10 @@ use std::task::Waker;
 use std::time::Duration;
 
 use hooks::Authentication;
-use socket2::Socket;
 use store::Store;
-use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
+use super::byte_stream::{ByteStream, WatchedStream};
 use super::clock::NodeClock;
 use super::inbox::ShardInbox;
 use super::layers::TransportLayers;
@@ -27,9 +26,9 @@ use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::tables::{ConnectionIx, TableIx};
 use crate::metrics::Metric;
 
-/// The socket of one connection and the layers on it.
+/// The bytes of one connection and the layers on them.
 pub(crate) struct ConnectionIo {
-    pub(crate) socket: AsyncFd<Socket>,
+    pub(crate) stream: WatchedStream,
     pub(crate) layers: RefCell<Option<Box<TransportLayers>>>,
     /// The socket did not take all of the last write; its task waits until it accepts more.
     pub(crate) is_blocked: Cell<bool>,
@@ -40,20 +39,13 @@ pub(crate) struct ConnectionIo {
     pub(crate) hand_over_to: Cell<Option<u16>>,
 }
 
-/// Registers a socket with the runtime of this thread.
-pub(crate) fn register_socket(socket: Socket) -> io::Result<AsyncFd<Socket>> {
-    // SAFETY: a `Socket` owns its descriptor, keeps it open for its whole life and never changes it.
-    let watched = unsafe { AsyncFd::register(socket) };
-    watched.map_err(io::Error::from)
-}
-
 impl ConnectionIo {
     pub(crate) fn new(
-        socket: Socket,
+        stream: ByteStream,
         layers: Option<Box<TransportLayers>>,
     ) -> io::Result<Rc<Self>> {
         Ok(Rc::new(Self {
-            socket: register_socket(socket)?,
+            stream: stream.watch()?,
             layers: RefCell::new(layers),
             is_blocked: Cell::new(false),
             is_broken: Cell::new(false),

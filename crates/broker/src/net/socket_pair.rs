@@ -2,16 +2,18 @@
 
 use std::io;
 
-use socket2::Socket;
 use tokio::net::UnixStream;
+
+use super::byte_stream::ByteStream;
 
 /// Returns both ends: the own one, and that of the shard. It must be called within a tokio runtime.
 ///
 /// # Errors
 /// If too many files are open.
-pub(super) fn open_socket_pair() -> io::Result<(UnixStream, Socket)> {
+pub(super) fn open_socket_pair() -> io::Result<(UnixStream, ByteStream)> {
     let (own, of_shard) = std::os::unix::net::UnixStream::pair()?;
     own.set_nonblocking(true)?;
     of_shard.set_nonblocking(true)?;
-    Ok((UnixStream::from_std(own)?, of_shard.into()))
+    let of_shard = ByteStream::Socket(of_shard.into());
+    Ok((UnixStream::from_std(own)?, of_shard))
 }

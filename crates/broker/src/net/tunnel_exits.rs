@@ -153,7 +153,7 @@ impl TunnelExits {
         self.next_shard = (self.next_shard + 1) % self.inboxes.len();
         self.inboxes[self.next_shard].push(InboxItem::Accepted(Box::new(AcceptedConnection {
             reserved,
-            socket: of_shard,
+            stream: of_shard,
             peer: request.peer,
             local: None,
             certificate: request.certificate.clone(),

@@ -10,8 +10,13 @@ use mqtt::{
 
 use crate::DEADLINE;
 
+/// A socket, or a pipe in memory.
+pub(crate) trait ClientStream: Read + Write {}
+
+impl<S: Read + Write> ClientStream for S {}
+
 pub(crate) struct Client {
-    socket: TcpStream,
+    socket: Box<dyn ClientStream>,
     buffer: Vec<u8>,
 }
 
@@ -60,9 +65,31 @@ impl Client {
         Self::open_with(address, client_id, clean, &properties)
     }
 
+    /// As [`Client::open`], on a connection that exists.
+    pub(crate) fn open_on(
+        socket: impl ClientStream + 'static,
+        client_id: &str,
+        clean: bool,
+    ) -> Self {
+        let mut properties = PropertiesBuf::new();
+        if !clean {
+            properties.push(Property::SessionExpiryInterval(3600));
+        }
+        Self::log_in(Box::new(socket), client_id, clean, &properties)
+    }
+
     fn open_with(address: &str, client_id: &str, clean: bool, properties: &PropertiesBuf) -> Self {
         let socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        Self::log_in(Box::new(socket), client_id, clean, properties)
+    }
+
+    fn log_in(
+        socket: Box<dyn ClientStream>,
+        client_id: &str,
+        clean: bool,
+        properties: &PropertiesBuf,
+    ) -> Self {
         let mut client = Self {
             socket,
             buffer: Vec::new(),

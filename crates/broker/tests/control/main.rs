@@ -6,6 +6,7 @@
 mod client;
 mod events;
 mod listeners;
+mod memory;
 mod messages;
 mod queues;
 mod relay;

@@ -165,7 +165,7 @@ impl DeviceClients for Platform {
         }
         let peer = match client.peer {
             Some(PeerAddress::Tcp(address)) => Some(address),
-            Some(PeerAddress::Unix) | None => None,
+            Some(PeerAddress::Unix | PeerAddress::Memory) | None => None,
         };
         let parts = &self.inner.parts;
         let is_named = client.username.is_some();
@@ -205,7 +205,7 @@ impl DeviceClients for Platform {
                 client_id: client.client_id.into(),
                 from: match client.peer {
                     Some(PeerAddress::Tcp(address)) => Some(address.ip().to_canonical()),
-                    Some(PeerAddress::Unix) | None => None,
+                    Some(PeerAddress::Unix | PeerAddress::Memory) | None => None,
                 },
                 request: request.into(),
             });

@@ -82,7 +82,7 @@ impl AcceptedClient {
             .next_inbox()
             .push(InboxItem::Accepted(Box::new(AcceptedConnection {
                 reserved,
-                socket: of_shard,
+                stream: of_shard,
                 peer: PeerAddress::Tcp(self.connection.remote_address()),
                 address_source: Some(Arc::new(move || connection.remote_address())),
                 local: Some(SocketAddr::new(local, shared.local.port())),
