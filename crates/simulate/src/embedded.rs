@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use load_client::assertion::AssertionOutcome;
 use load_client::interrupt::Interrupt;
 use load_client::node_api::NodeApi;
@@ -149,6 +149,10 @@ impl EmbeddedSimulation {
             creates_products: options.creates_products,
         };
         let (definition, plan) = plan_compiler::compile(&document, folder, compile_options)?;
+        ensure!(
+            !definition.target.is_in_memory(),
+            "target.broker: a node in the process of the simulation is for `tidegate simulate`; expected the address of a node"
+        );
         let access = TargetAccess::new(&definition.target, folder, &plan)?;
         Ok(Self {
             name: simulation.name,

@@ -15,6 +15,7 @@ mod embedded;
 mod firmware_setup;
 mod gateway_protocol;
 mod image_digest;
+mod in_process_node;
 mod machine;
 mod machine_report;
 mod message_sampler;
@@ -54,11 +55,13 @@ use wall_clock::now_ms;
 
 use condition_argument::ConditionArgument;
 pub use definition::DefinitionErrors;
-use definition::{DefinitionError, SimulationDefinition, SourceDocument};
+use definition::{DefinitionError, SimulationDefinition, SourceDocument, TargetDefinition};
 pub use embedded::{
     CleanResult, ConditionResult, EmbeddedOptions, EmbeddedProgress, EmbeddedSimulation,
     SimulationInfo, ready_made_simulations,
 };
+pub use in_process_node::{InProcessNode, InProcessNodeLauncher, InProcessNodeOptions};
+use in_process_node::{MemoryTargetUse, check_memory_target};
 pub use load_client::interrupt::Interrupt;
 pub use load_client::node_api::{NodeApi, NodeRequest, NodeTransport};
 use machine::MachineShare;
@@ -133,8 +136,11 @@ pub struct SimulateArgs {
     quiet: bool,
 }
 
-/// Runs a simulation, checks it or prints its messages.
-pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
+/// Runs a simulation, checks it or prints its messages. With `broker = "memory:"`, `launcher` starts the node.
+pub fn run(
+    arguments: &SimulateArgs,
+    launcher: &dyn InProcessNodeLauncher,
+) -> anyhow::Result<ExitCode> {
     let Some(file) = arguments.file.as_deref().filter(|_| !arguments.list) else {
         return print(&list()?);
     };
@@ -154,7 +160,7 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
         machine: arguments.machines,
         ..CompileOptions::default()
     };
-    let (definition, mut plan) = plan_compiler::compile(&document, folder, options)?;
+    let (mut definition, mut plan) = plan_compiler::compile(&document, folder, options)?;
     for argument in &arguments.conditions {
         let field = || format!("--assert {}", argument.text());
         let added = argument.add_to(&mut plan);
@@ -172,7 +178,16 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
                 .context("cannot write messages"),
         };
     }
-    let access = TargetAccess::new(&definition.target, folder, &plan)
+    let usage = MemoryTargetUse {
+        has_machines: arguments.machines.is_some(),
+        keeps: arguments.keep,
+        cleans: arguments.clean,
+    };
+    let errors = check_memory_target(&definition, &plan, usage);
+    if !errors.is_empty() {
+        return Err(document.errors(errors).into());
+    }
+    let mut access = TargetAccess::new(&definition.target, folder, &plan)
         .with_context(|| file.display().to_string())?;
     if arguments.check {
         return print(&summary(&definition, &plan));
@@ -193,6 +208,15 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
     }
     let is_quiet = arguments.quiet || arguments.json;
     let interrupt = Interrupt::watch()?;
+    if access.is_in_memory() {
+        let node = launcher
+            .start(&node_options(&definition.target, folder, &plan))
+            .context("cannot start the node in this process")?;
+        definition.target.api = node.api_url();
+        definition.target.token_file = Some(node.token_file());
+        access.set_node(node);
+    }
+    let is_temporary = access.is_in_memory() && definition.target.node.data_dir.is_none();
     let show_progress = |progress: SetupProgress| {
         if !is_quiet {
             print_progress(progress);
@@ -205,7 +229,8 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
         node: SimulationRun::node_of_file((&definition, &plan), folder)?,
         mode: SetupMode {
             shares_products: arguments.machines.is_some(),
-            keeps: arguments.keep,
+            // What a temporary node has goes with it.
+            keeps: arguments.keep || is_temporary,
             is_embedded: false,
         },
         interrupt: &interrupt,
@@ -243,6 +268,21 @@ pub fn run(arguments: &SimulateArgs) -> anyhow::Result<ExitCode> {
             print(&format!("{}\n", serde_json::to_string(&report)?))
         }
         _ => finish(arguments, &report),
+    }
+}
+
+/// What the node in this process is started with.
+fn node_options(
+    target: &TargetDefinition,
+    folder: &Path,
+    plan: &SimulationPlan,
+) -> InProcessNodeOptions {
+    let subscribers = plan.verification.as_ref();
+    let subscribers = subscribers.map_or(0, |verification| u64::from(verification.subscribers));
+    InProcessNodeOptions {
+        data_dir: target.node.data_dir.as_ref().map(|dir| folder.join(dir)),
+        shards: target.node.shards,
+        connections: plan.connections() + subscribers,
     }
 }
 

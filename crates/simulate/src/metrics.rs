@@ -32,6 +32,16 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
     metric("connect_p99", Unit::Nanoseconds, "connect time, 99 %"),
     metric("connect_max", Unit::Nanoseconds, "connect time, maximum"),
     metric(
+        "resident_bytes",
+        Unit::Bytes,
+        "resident memory of devices and node at the end",
+    ),
+    metric(
+        "device_bytes",
+        Unit::Bytes,
+        "memory per connected device, both ends",
+    ),
+    metric(
         "disconnects",
         Unit::Count,
         "connections that ended unexpectedly",

@@ -12,6 +12,10 @@ use crate::plan::SimulationPlan;
 use crate::run::{PhaseCounts, PhaseResult, RunResult, SeriesPoint, TargetAccess};
 use crate::verification_plan::VerificationPlan;
 
+/// What a report says of connections without sockets.
+pub(crate) const IN_MEMORY: &str =
+    "Devices and node were in one process, and connections in memory, without sockets.";
+
 /// What a report is about.
 #[derive(Debug)]
 pub(crate) struct ReportSubject {
@@ -35,6 +39,8 @@ pub(crate) struct SimulationReport {
     /// What a user has changed while it ran.
     pub(crate) interventions: Vec<String>,
     pub(crate) broker: String,
+    /// Whether the node was in this process, and connections in memory.
+    pub(crate) is_in_memory: bool,
     pub(crate) devices: u64,
     pub(crate) seed: u64,
 }
@@ -73,6 +79,7 @@ impl SimulationReport {
             is_interrupted: result.is_interrupted,
             interventions: result.interventions.clone(),
             broker: access.broker.clone(),
+            is_in_memory: access.is_in_memory(),
             devices: plan.devices(),
             seed: plan.seed,
         }
@@ -109,7 +116,7 @@ impl SimulationReport {
         };
         let phases = self.phases.iter().map(section);
         json!({
-            "broker": self.broker, "devices": self.devices, "seed": self.seed, "interrupted": self.is_interrupted,
+            "broker": self.broker, "in_memory": self.is_in_memory, "devices": self.devices, "seed": self.seed, "interrupted": self.is_interrupted,
             "interventions": self.interventions,
             "holds": self.holds(), "phases": phases.collect::<Vec<_>>(),
             "verification": self.verification.as_ref().map(section),
@@ -125,6 +132,9 @@ impl SimulationReport {
             self.broker, self.seed
         )
         .expect("a text takes all");
+        if self.is_in_memory {
+            writeln!(out, "{IN_MEMORY}").expect("a text takes all");
+        }
         for phase in self.sections() {
             phase.write(&mut out).expect("a text takes all");
         }
@@ -258,6 +268,12 @@ fn phase_values(result: &PhaseResult, plan: &SimulationPlan) -> MetricValues {
     values.set("connects", counts.connects as f64);
     values.set("connect_failures", counts.connect_failures as f64);
     values.set("connect_rate", per_s(counts.connects));
+    if let Some(memory) = result.memory {
+        values.set("resident_bytes", memory.resident_bytes as f64);
+        if let Some(bytes) = memory.bytes_per_device(result.connected) {
+            values.set("device_bytes", bytes);
+        }
+    }
     values.set("disconnects", counts.disconnects as f64);
     values.set("faults", counts.faults as f64);
     values.set("reconnects", counts.reconnect.len() as f64);

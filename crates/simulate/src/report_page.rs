@@ -6,7 +6,7 @@ use load_client::plot::{Curve, Plot, REPORT_STYLE, axis_marks, escape};
 use load_client::units::Unit;
 
 use crate::metrics::METRICS;
-use crate::report::{PhaseReport, SimulationReport};
+use crate::report::{IN_MEMORY, PhaseReport, SimulationReport};
 use crate::run::SeriesPoint;
 
 /// Charts on narrow screens, and tables with a column for each phase, scroll instead of widening the page.
@@ -44,6 +44,12 @@ pub(crate) fn render(report: &SimulationReport) -> String {
             escape(&report.started),
         ),
     );
+    if report.is_in_memory {
+        put(
+            &mut page,
+            format_args!("<p class=\"note\">{IN_MEMORY}</p>\n"),
+        );
+    }
     if report.is_interrupted {
         page.push_str("<p class=\"note\">The run was interrupted.</p>\n");
     }
@@ -349,7 +355,8 @@ mod tests {
             series: (0..5).map(point).collect(),
             is_interrupted: false,
             interventions: vec!["rates x2 after 1.0 s of phase <b>".to_owned()],
-            broker: "mqtt://127.0.0.1:1883".to_owned(),
+            broker: "memory:".to_owned(),
+            is_in_memory: true,
             devices: 5,
             seed: 1,
         });
@@ -361,6 +368,7 @@ mod tests {
             page.contains("rates x2 after 1.0 s of phase &lt;b&gt;"),
             "{page}"
         );
+        assert!(page.contains(IN_MEMORY), "{page}");
         assert!(page.contains("a&lt;b&gt;") && !page.contains("a<b>"));
         assert!(page.contains("1.00 us") || page.contains("1 us"), "{page}");
         assert!(!page.contains("http") && !page.contains("NaN"), "{page}");

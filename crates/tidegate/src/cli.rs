@@ -234,7 +234,9 @@ impl Cli {
             }
             CliCommand::Link(command) => command.run()?,
             CliCommand::Bench(arguments) => return bench::run(arguments),
-            CliCommand::Simulate(arguments) => return simulate::run(&arguments),
+            CliCommand::Simulate(arguments) => {
+                return simulate::run(&arguments, &crate::serve::InProcessNodes);
+            }
             CliCommand::Config(ConfigCommand::Check { file, sets }) => check_config(file, sets)?,
             CliCommand::Config(ConfigCommand::Explain { key, config, sets }) => {
                 let mut sources = ConfigSources::from_process(config);

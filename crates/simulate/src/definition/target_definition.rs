@@ -6,6 +6,9 @@ use serde::Deserialize;
 
 use super::quantity::TimeSpan;
 
+/// The broker that is a node in this process, and whose connections are in memory.
+const MEMORY: &str = "memory:";
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) enum ProtocolVersion {
     #[default]
@@ -27,8 +30,10 @@ impl From<ProtocolVersion> for mqtt::Version {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TargetDefinition {
-    /// `mqtt://`, `mqtts://`, `ws://`, `wss://` or `quic://` with host, port and path.
+    /// `mqtt://`, `mqtts://`, `ws://`, `wss://` or `quic://` with host, port and path, or `memory:`.
     pub(crate) broker: String,
+    /// The node of `memory:`.
+    pub(crate) node: NodeDefinition,
     pub(crate) version: ProtocolVersion,
     /// Server of fleets with `transport = "http"`.
     pub(crate) http: String,
@@ -56,10 +61,28 @@ pub(crate) struct TargetDefinition {
     pub(crate) downloads: u32,
 }
 
+/// The node in this process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NodeDefinition {
+    /// Where its data stays; without it, the data is temporary.
+    pub(crate) data_dir: Option<PathBuf>,
+    /// 0: one for each core.
+    pub(crate) shards: u16,
+}
+
+impl TargetDefinition {
+    /// Whether the broker is a node in this process.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.broker == MEMORY
+    }
+}
+
 impl Default for TargetDefinition {
     fn default() -> Self {
         Self {
             broker: "mqtt://127.0.0.1:1883".to_owned(),
+            node: NodeDefinition::default(),
             http: "http://127.0.0.1:8080".to_owned(),
             relay: "ws://127.0.0.1:8083/ws".to_owned(),
             link: "tcp://127.0.0.1:7600".to_owned(),

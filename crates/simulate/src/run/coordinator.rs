@@ -7,6 +7,7 @@ use load_client::host::now_ns;
 use load_client::interrupt::Interrupt;
 
 use super::phase_counts::PhaseCounts;
+use super::process_memory::ProcessMemory;
 use super::run_display::{RunDisplay, RunView};
 use super::run_result::{PhaseResult, RunResult};
 use super::run_series::RunSeries;
@@ -73,6 +74,8 @@ pub(super) struct Coordinator<'a, 'd> {
     interrupt: &'a Interrupt,
     display: RunDisplay<'d>,
     campaigns: Option<&'a CampaignRunner>,
+    /// Set if the node is in this process, too.
+    memory: Option<ProcessMemory>,
     /// The campaign of the phase.
     campaign: Option<PhaseCampaign>,
     /// Requests of the phase to the node that have failed.
@@ -87,7 +90,11 @@ impl<'a, 'd> Coordinator<'a, 'd> {
         plan: &'a SimulationPlan,
         shared: &'a RunShared,
         interrupt: &'a Interrupt,
-        (display, campaigns): (RunDisplay<'d>, Option<&'a CampaignRunner>),
+        (display, campaigns, memory): (
+            RunDisplay<'d>,
+            Option<&'a CampaignRunner>,
+            Option<ProcessMemory>,
+        ),
     ) -> Self {
         Self {
             plan,
@@ -95,6 +102,7 @@ impl<'a, 'd> Coordinator<'a, 'd> {
             interrupt,
             display,
             campaigns,
+            memory,
             campaign: None,
             failures: FailureLog::default(),
             clock: PhaseClock::default(),
@@ -137,6 +145,7 @@ impl<'a, 'd> Coordinator<'a, 'd> {
                     ..PhaseCounts::default()
                 },
                 campaign: self.campaign.take().map(|campaign| campaign.counts),
+                memory: self.memory.as_mut().map(ProcessMemory::read).transpose()?,
             });
             if is_interrupted || is_broken() {
                 break;

@@ -1,4 +1,4 @@
-//! The connection of a device: a socket of its own, or a pipe to a translator.
+//! The connection of a device: a socket of its own, a pipe to a translator, or one to a node in this process.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -10,6 +10,7 @@ use mio::{Registry, Token};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::fetched_image::FetchedImage;
+use super::memory_connection::MemoryConnection;
 use super::target_access::TargetAccess;
 use crate::definition::FleetTransport;
 use crate::translation::{TranslatedPipe, TranslatedRoute};
@@ -142,6 +143,7 @@ impl PipeConnection {
 pub(super) enum DeviceConnection {
     Socket(BrokerConnection),
     Pipe(Box<PipeConnection>),
+    Memory(MemoryConnection),
 }
 
 impl DeviceConnection {
@@ -152,25 +154,41 @@ impl DeviceConnection {
         registry: &Registry,
         token: Token,
     ) -> Result<Self, TransportError> {
-        BrokerConnection::dial(&access.dialer, source, registry, token).map(Self::Socket)
+        // Connections in memory are opened as pipes.
+        let Some(dialer) = access.dialer() else {
+            return Err(TransportError::Closed);
+        };
+        BrokerConnection::dial(dialer, source, registry, token).map(Self::Socket)
     }
 
-    /// Begins a connection by a translator. It can be written at once.
+    /// Begins a connection by a translator, or to a node in this process. It can be written at once.
     pub(super) fn open_pipe(
         access: &TargetAccess,
         transport: FleetTransport,
         route: TranslatedRoute,
         (device, ready): (usize, &Arc<ReadyPipes>),
-    ) -> Self {
+    ) -> Result<Self, TransportError> {
         let waker = Arc::new(PipeWaker {
             device,
             ready: ready.clone(),
         });
-        Self::Pipe(Box::new(PipeConnection {
+        if access.is_in_memory() {
+            let pipe = access.connect_in_memory()?;
+            return Ok(Self::Memory(MemoryConnection::new(pipe, waker.into())));
+        }
+        Ok(Self::Pipe(Box::new(PipeConnection {
             pipe: access.translators.open(transport, route),
             waker: waker.into(),
             unsent: Vec::new(),
-        }))
+        })))
+    }
+
+    /// Whether it can be written without an event of the poll.
+    pub(super) fn is_open_at_once(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            Self::Pipe(_) | Self::Memory(_) => true,
+        }
     }
 
     /// What went wrong, after the poll has reported an error.
@@ -178,14 +196,19 @@ impl DeviceConnection {
         match self {
             Self::Socket(connection) => connection.take_error(),
             Self::Pipe(connection) => connection.end(),
+            Self::Memory(_) => TransportError::Closed,
         }
     }
 
-    /// Lets the end of the connection be a reset, where the device has a socket of its own.
+    /// Lets the end of the connection be a reset, where the device is connected to the broker itself.
     pub(super) fn reset_on_close(&self) -> std::io::Result<()> {
         match self {
             Self::Socket(connection) => connection.reset_on_close(),
             Self::Pipe(_) => Ok(()),
+            Self::Memory(connection) => {
+                connection.abort();
+                Ok(())
+            }
         }
     }
 
@@ -194,6 +217,7 @@ impl DeviceConnection {
         match self {
             Self::Socket(connection) => connection.send(bytes),
             Self::Pipe(connection) => connection.send(bytes),
+            Self::Memory(connection) => connection.send(bytes),
         }
     }
 
@@ -201,6 +225,7 @@ impl DeviceConnection {
         match self {
             Self::Socket(connection) => connection.flush(),
             Self::Pipe(connection) => connection.flush(),
+            Self::Memory(connection) => connection.flush(),
         }
     }
 
@@ -210,6 +235,7 @@ impl DeviceConnection {
         match self {
             Self::Socket(connection) => connection.has_backlog(),
             Self::Pipe(connection) => !connection.unsent.is_empty(),
+            Self::Memory(connection) => connection.has_backlog(),
         }
     }
 
@@ -222,6 +248,7 @@ impl DeviceConnection {
         match self {
             Self::Socket(connection) => connection.receive(buf, raw),
             Self::Pipe(connection) => connection.receive(buf),
+            Self::Memory(connection) => connection.receive(buf),
         }
     }
 }

@@ -5,8 +5,10 @@ mod coordinator;
 mod device_connection;
 mod fetched_image;
 mod live_latency;
+mod memory_connection;
 mod metrics_endpoint;
 mod phase_counts;
+mod process_memory;
 mod run_control;
 mod run_display;
 mod run_log;
@@ -36,6 +38,7 @@ pub(crate) use live_latency::{CLASS_BOUNDS_NS, LatencyCounts, quantile_bound_ns}
 use load_client::interrupt::Interrupt;
 pub(crate) use metrics_endpoint::MetricsEndpoint;
 pub(crate) use phase_counts::PhaseCounts;
+use process_memory::ProcessMemory;
 pub(crate) use run_display::{DisplayKind, ObserverDisplay, RunDisplay};
 pub(crate) use run_log::LogLine;
 pub(crate) use run_result::{PhaseResult, RunResult, VerifiedMessages};
@@ -71,7 +74,13 @@ pub(crate) fn run(
     interrupt: &Interrupt,
     display: RunDisplay<'_>,
 ) -> anyhow::Result<RunResult> {
-    allow_open_files(plan.sockets())?;
+    if !access.is_in_memory() {
+        allow_open_files(plan.sockets())?;
+    }
+    let memory = access
+        .is_in_memory()
+        .then(ProcessMemory::begin)
+        .transpose()?;
     let node = environment.storage_node.as_ref();
     let shared = RunShared::new(access.threads, node.is_some(), display.new_log());
     let verifier = match &plan.verification {
@@ -110,7 +119,7 @@ pub(crate) fn run(
                 || has_ended(probe.as_ref().map(ScopedJoinHandle::is_finished))
         };
         let campaigns = environment.campaigns.as_ref();
-        let coordinator = Coordinator::new(plan, shared, interrupt, (display, campaigns));
+        let coordinator = Coordinator::new(plan, shared, interrupt, (display, campaigns, memory));
         let followed = coordinator.follow_phases(&is_broken);
         if !commands.is_empty() {
             // Devices answer what is under way, and send nothing else.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::phase_counts::PhaseCounts;
+use super::process_memory::PhaseMemory;
 use super::run_series::SeriesPoint;
 use crate::firmware_setup::CampaignCounts;
 
@@ -18,6 +19,9 @@ pub(crate) struct PhaseResult {
     /// The campaign that began with it.
     #[serde(default)]
     pub(crate) campaign: Option<CampaignCounts>,
+    /// Set if the node is in this process, too.
+    #[serde(default)]
+    pub(crate) memory: Option<PhaseMemory>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,23 +1,35 @@
 //! How all connections of a run reach the broker.
 
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use load_client::endpoint::{Endpoint, SourceAddresses};
-use load_client::transport::{BrokerDialer, TlsFiles, client_config};
+use load_client::transport::{BrokerDialer, TlsFiles, TransportError, client_config};
+use memory_pipe::PipeEnd;
 use mqtt::Version;
 use rustls::pki_types::ServerName;
 
 use crate::definition::{FleetTransport, TargetDefinition};
+use crate::in_process_node::InProcessNode;
 use crate::plan::SimulationPlan;
 use crate::translation::Translators;
 
 const MAX_THREADS: u16 = 64;
 const QUIC_PORT: u16 = 14567;
 
+/// How devices reach the broker.
+#[derive(Clone, Debug)]
+enum BrokerAccess {
+    Network(BrokerDialer),
+    /// A node in this process; `None`: it is not started yet.
+    Memory(Option<Arc<dyn InProcessNode>>),
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct TargetAccess {
-    pub(crate) dialer: BrokerDialer,
+    access: BrokerAccess,
     /// The servers that the devices use, for reports.
     pub(crate) broker: String,
     /// The servers of devices that do not speak MQTT over TCP.
@@ -38,6 +50,10 @@ impl TargetAccess {
         folder: &Path,
         plan: &SimulationPlan,
     ) -> anyhow::Result<Self> {
+        check_numbers(target)?;
+        if target.is_in_memory() {
+            return Self::in_memory(target, folder);
+        }
         let field_error =
             |field: &str, message: String| anyhow::anyhow!("target.{field}: {message}");
         // QUIC is always inside TLS.
@@ -56,18 +72,6 @@ impl TargetAccess {
         let devices = usize::try_from(plan.devices()).unwrap_or(usize::MAX);
         if sources.count() == 0 {
             sources = SourceAddresses::for_connections(address.ip(), devices);
-        }
-        if !(1..=MAX_THREADS).contains(&target.threads) {
-            bail!(
-                "target.threads: expected 1 to {MAX_THREADS}, found {}",
-                target.threads
-            );
-        }
-        if target.downloads == 0 {
-            bail!("target.downloads: must be at least 1");
-        }
-        if target.connect_timeout.ns == 0 {
-            bail!("target.connect_timeout: must be above 0");
         }
         let transports = plan.transports();
         let quic = quic.map(|_| (address, endpoint.host.clone()));
@@ -93,14 +97,14 @@ impl TargetAccess {
         Ok(Self {
             translated_sources: translated_sources.collect(),
             translators,
-            dialer: BrokerDialer {
+            access: BrokerAccess::Network(BrokerDialer {
                 target: address,
                 tls: tls(target, &endpoint, folder)?,
                 websocket: endpoint
                     .websocket_path
                     .clone()
                     .map(|path| (endpoint.authority(), path)),
-            },
+            }),
             broker: servers,
             version: target.version.into(),
             sources,
@@ -108,12 +112,77 @@ impl TargetAccess {
             threads: usize::from(target.threads),
         })
     }
+
+    /// The access to a node in this process, which is not started yet.
+    fn in_memory(target: &TargetDefinition, folder: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            translated_sources: Vec::new(),
+            // Of images that devices download by URL.
+            translators: Translators::new(target, folder, &[], None)?,
+            access: BrokerAccess::Memory(None),
+            broker: target.broker.clone(),
+            version: target.version.into(),
+            sources: SourceAddresses::default(),
+            connect_timeout_ns: target.connect_timeout.ns,
+            threads: usize::from(target.threads),
+        })
+    }
+
+    /// Connects devices to this node from now on.
+    pub(crate) fn set_node(&mut self, node: Arc<dyn InProcessNode>) {
+        self.access = BrokerAccess::Memory(Some(node));
+    }
+
+    /// Whether connections to the broker are in memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self.access, BrokerAccess::Memory(_))
+    }
+
+    /// How sockets reach the broker; `None`: connections are in memory.
+    pub(super) fn dialer(&self) -> Option<&BrokerDialer> {
+        match &self.access {
+            BrokerAccess::Network(dialer) => Some(dialer),
+            BrokerAccess::Memory(_) => None,
+        }
+    }
+
+    /// Opens a connection to the node in this process.
+    pub(super) fn connect_in_memory(&self) -> Result<PipeEnd, TransportError> {
+        let BrokerAccess::Memory(Some(node)) = &self.access else {
+            let message = "there is no node in this process";
+            return Err(io::Error::new(io::ErrorKind::NotConnected, message).into());
+        };
+        let refused = |error: io::Error| TransportError::Rejected(error.to_string());
+        node.connect().map_err(refused)
+    }
+
+    /// Whether connections with this transport are pipes, which can be written at once.
+    pub(super) fn uses_pipe(&self, transport: FleetTransport) -> bool {
+        self.is_in_memory() || self.translators.includes(transport)
+    }
+
     /// Where connections with this transport come from.
     pub(crate) fn sources_of(&self, transport: FleetTransport) -> &SourceAddresses {
         let mut translated = self.translated_sources.iter();
         let found = translated.find(|(known, _)| *known == transport);
         found.map_or(&self.sources, |(_, sources)| sources)
     }
+}
+
+fn check_numbers(target: &TargetDefinition) -> anyhow::Result<()> {
+    if !(1..=MAX_THREADS).contains(&target.threads) {
+        bail!(
+            "target.threads: expected 1 to {MAX_THREADS}, found {}",
+            target.threads
+        );
+    }
+    if target.downloads == 0 {
+        bail!("target.downloads: must be at least 1");
+    }
+    if target.connect_timeout.ns == 0 {
+        bail!("target.connect_timeout: must be above 0");
+    }
+    Ok(())
 }
 
 /// The address of a broker that is reached by QUIC, with the default port of QUIC listeners.
@@ -125,7 +194,7 @@ fn quic_endpoint(authority: &str) -> String {
     }
 }
 
-type TlsAccess = (std::sync::Arc<rustls::ClientConfig>, ServerName<'static>);
+type TlsAccess = (Arc<rustls::ClientConfig>, ServerName<'static>);
 
 fn tls(
     target: &TargetDefinition,

@@ -24,6 +24,7 @@ mod file_exports;
 mod firmware_reports;
 mod fleet_service;
 mod http_task;
+mod in_process;
 mod ingest_metrics;
 mod namespace_enforcement;
 mod node;
@@ -74,6 +75,7 @@ use crate::config::{self, Config, ConfigSources};
 use crate::logging::{self, LogFormat};
 use data_dir::DataDir;
 pub(crate) use device_port::NoopDevicePort;
+pub(crate) use in_process::InProcessNodes;
 use node::Node;
 use signals::{SignalListener, SignalRequest};
 pub(crate) use startup_message::program_name;
@@ -94,14 +96,7 @@ pub(crate) fn run(config: Config, sources: &ConfigSources) -> anyhow::Result<()>
         tracing::warn!("{warning}");
     }
     let data_dir = DataDir::open(&config.data_dir)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(CONTROL_THREADS)
-        .thread_name("control")
-        .on_thread_park(allocator::release_when_due)
-        .enable_all()
-        .build()
-        .context("cannot start the control plane")?;
-    runtime.block_on(async {
+    control_runtime()?.block_on(async {
         let mut signals = SignalListener::listen().context("cannot listen for signals")?;
         let node = Node::start(&config, &data_dir, log_levels).await?;
         // Before the node is announced: a program that waits for it also finds the password.
@@ -131,6 +126,17 @@ pub(crate) fn run(config: Config, sources: &ConfigSources) -> anyhow::Result<()>
         tracing::info!("stopped");
         Ok(())
     })
+}
+
+/// The threads of the control plane.
+fn control_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONTROL_THREADS)
+        .thread_name("control")
+        .on_thread_park(allocator::release_when_due)
+        .enable_all()
+        .build()
+        .context("cannot start the control plane")
 }
 
 /// Reads the configuration again. A node with an invalid one keeps its settings.

@@ -9,7 +9,7 @@ use api::{
     ApiParts, CommandService, DeviceService, FirstOperator, FirstOperatorError, SharedHttpConfig,
 };
 use broker::info::ListenerInfo;
-use broker::{Broker, BrokerHandle};
+use broker::{Broker, BrokerHandle, MemoryListener};
 use devices::pull::{self, PullScheduler, ReadingIntake};
 use firmware::FirmwareHooks;
 use hooks::{HookChain, MessageView};
@@ -205,6 +205,13 @@ impl Node {
     /// The operator created by this start, shown once.
     pub(super) fn first_operator(&self) -> Option<&FirstOperator> {
         self.first_operator.as_ref()
+    }
+
+    /// The listener with this name, if its clients are in this process.
+    pub(super) fn memory_listener(&self, name: &str) -> Option<Arc<MemoryListener>> {
+        let handle = self.broker.handle();
+        let mut listeners = handle.memory_listeners().iter();
+        listeners.find(|listener| listener.name() == name).cloned()
     }
 
     pub(super) fn listeners(&self) -> &[OpenListener] {

@@ -18,6 +18,7 @@ mod reports;
 mod serve;
 mod sessions;
 mod simulate;
+mod simulate_in_memory;
 mod simulate_protocols;
 mod simulate_updates;
 mod simulations;

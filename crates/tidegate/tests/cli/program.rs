@@ -60,7 +60,7 @@ pub(crate) struct ProgramResult {
 }
 
 impl ProgramResult {
-    fn of(output: Output) -> Self {
+    pub(crate) fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -101,14 +101,14 @@ impl<'a> Verifier<'a> {
         let mut subscribers = Vec::new();
         for number in 0..count {
             let source = access.sources.pick(number, 0, plan.seed as u32);
-            let connection = if access.translators.includes(FleetTransport::Mqtt) {
+            let connection = if access.uses_pipe(FleetTransport::Mqtt) {
                 let route = TranslatedRoute::default();
                 let pipe = (number, &ready_pipes);
                 DeviceConnection::open_pipe(access, FleetTransport::Mqtt, route, pipe)
             } else {
                 DeviceConnection::dial(access, source, poll.registry(), Token(number))
-                    .map_err(|error| verification_error(&error.into()))?
             };
+            let connection = connection.map_err(|error| verification_error(&error.into()))?;
             subscribers.push(Subscriber {
                 connection: Some(connection),
                 stage: SubscriberStage::Connecting,
@@ -132,10 +132,8 @@ impl<'a> Verifier<'a> {
             last_arrival_ns: 0,
         };
         for number in 0..count {
-            if matches!(
-                verifier.subscribers[number].connection,
-                Some(DeviceConnection::Pipe(_))
-            ) {
+            let connection = verifier.subscribers[number].connection.as_ref();
+            if connection.is_some_and(DeviceConnection::is_open_at_once) {
                 verifier
                     .log_in(number)
                     .and_then(|()| verifier.on_input(number))
@@ -217,7 +215,7 @@ impl<'a> Verifier<'a> {
         for event in &events {
             if event.token() == PIPES {
                 for number in self.ready_pipes.take() {
-                    let outcome = self.on_input(number);
+                    let outcome = self.flush(number).and_then(|()| self.on_input(number));
                     failed.extend(outcome.err().map(|failure| (number, failure)));
                 }
                 continue;
@@ -278,13 +276,20 @@ impl<'a> Verifier<'a> {
     }
 
     fn on_event(&mut self, number: usize, event: &mio::event::Event) -> Result<(), ClientError> {
-        if event.is_writable()
-            && let Some(connection) = &mut self.subscribers[number].connection
+        if event.is_writable() {
+            self.flush(number)?;
+        }
+        self.on_input(number)
+    }
+
+    /// Writes what the connection did not take before.
+    fn flush(&mut self, number: usize) -> Result<(), ClientError> {
+        if let Some(connection) = &mut self.subscribers[number].connection
             && connection.has_backlog()
         {
             connection.flush()?;
         }
-        self.on_input(number)
+        Ok(())
     }
 
     /// Reads what a subscriber has received.

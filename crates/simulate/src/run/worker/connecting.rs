@@ -57,11 +57,7 @@ impl Worker<'_> {
     }
 
     fn dial(&mut self, device: usize) {
-        if self
-            .access
-            .translators
-            .includes(self.fleet(device).transport)
-        {
+        if self.access.uses_pipe(self.fleet(device).transport) {
             return self.open_pipe(device);
         }
         let started_ns = load_client::host::now_ns();
@@ -90,7 +86,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Lets a translator connect the device, and sends CONNECT to it.
+    /// Connects the device by a translator or to the node in this process, and sends CONNECT.
     fn open_pipe(&mut self, device: usize) {
         let fleet = self.fleet(device);
         let endpoint = fleet.endpoint.as_ref();
@@ -100,13 +96,17 @@ impl Worker<'_> {
             identifies: fleet.identifies,
         };
         let pipe = (device, &self.ready_pipes);
-        let pipe = DeviceConnection::open_pipe(self.access, fleet.transport, route, pipe);
         let started_ns = load_client::host::now_ns();
+        let pipe = DeviceConnection::open_pipe(self.access, fleet.transport, route, pipe);
         let entry = &mut self.devices[device];
         entry.started_ns = started_ns;
-        entry.transport = Some(pipe);
+        entry.stage = ConnectionStage::Dialing;
         self.connecting_count += 1;
         self.connecting.push_back((device as u32, started_ns));
+        match pipe {
+            Ok(pipe) => self.devices[device].transport = Some(pipe),
+            Err(error) => return self.fail(device, &error.into()),
+        }
         let greeted = self
             .send_connect(device)
             .and_then(|()| self.on_readable(device));
