@@ -57,6 +57,9 @@ pub(super) struct FigureDefinition {
     /// Why there is no value here, such as that the thing does not exist.
     #[serde(default)]
     pub(super) not_measured: Option<String>,
+    /// Whether only rows with connections in memory have a value.
+    #[serde(default)]
+    pub(super) only_in_memory: bool,
     /// Whether the report measures something else, so that its value is shown and is no goal.
     #[serde(default)]
     pub(super) is_other_measure: bool,
@@ -97,7 +100,8 @@ pub(super) struct ReportRow {
     /// Unique in the report; the argument of `--row`.
     pub(super) id: String,
     pub(super) label: String,
-    /// Arguments of `tidegate`; `{name}` stands for a value of the form, or of the node.
+    /// Arguments of `tidegate`; `{name}` stands for a value of the form, or of the node. `{target}` stands for the target of a
+    /// simulation, which is the node, or one in the process of the simulation if that cannot have enough open files.
     #[serde(default)]
     pub(super) command: Option<String>,
     /// Arguments of `tidegate` for what runs before: its node then starts again with its data, so that nothing is in memory.
@@ -173,6 +177,32 @@ pub(super) struct RowNeeds {
     /// Free space for temporary files in GiB, in the short and in the full form.
     #[serde(default)]
     pub(super) disk_gib: [u64; 2],
+}
+
+/// The name in commands for the target of a simulation.
+const TARGET: &str = "{target}";
+
+/// How the devices of a simulation are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConnectionKind {
+    /// To a node of its own process.
+    Sockets,
+    /// To a node in the process of the simulation.
+    InMemory,
+}
+
+impl ConnectionKind {
+    /// Arguments of a simulation.
+    fn target(self) -> &'static str {
+        match self {
+            Self::Sockets => {
+                "--set target.broker=mqtt://{mqtt} --set target.api=http://{http} --set target.token_file={token_file}"
+            }
+            Self::InMemory => {
+                "--set target.broker=memory: --set target.node.data_dir={data_dir} --set target.node.shards=1"
+            }
+        }
+    }
 }
 
 /// How long rows run.
@@ -290,8 +320,10 @@ impl PublishedReport {
         }
         if row.command.is_some() {
             for form in [ReportForm::Short, ReportForm::Full] {
-                row.command_in(form)?;
-                row.preparation_in(form)?;
+                for connections in [ConnectionKind::Sockets, ConnectionKind::InMemory] {
+                    row.command_in(form, connections)?;
+                    row.preparation_in(form, connections)?;
+                }
             }
             for figure in self.figures_of(row) {
                 ensure!(
@@ -313,24 +345,53 @@ impl ReportRow {
     }
 
     /// The command in a form.
-    pub(super) fn command_in(&self, form: ReportForm) -> anyhow::Result<RowCommand> {
+    pub(super) fn command_in(
+        &self,
+        form: ReportForm,
+        connections: ConnectionKind,
+    ) -> anyhow::Result<RowCommand> {
         let text = self.command.as_deref().context("it has no command")?;
-        self.arguments_in(text, form)
+        self.arguments_in(text, form, connections)
     }
 
     /// The preparation in a form.
-    pub(super) fn preparation_in(&self, form: ReportForm) -> anyhow::Result<Option<RowCommand>> {
+    pub(super) fn preparation_in(
+        &self,
+        form: ReportForm,
+        connections: ConnectionKind,
+    ) -> anyhow::Result<Option<RowCommand>> {
         let text = self.preparation.as_deref();
-        text.map(|text| self.arguments_in(text, form)).transpose()
+        text.map(|text| self.arguments_in(text, form, connections))
+            .transpose()
     }
 
-    fn arguments_in(&self, text: &str, form: ReportForm) -> anyhow::Result<RowCommand> {
+    fn arguments_in(
+        &self,
+        text: &str,
+        form: ReportForm,
+        connections: ConnectionKind,
+    ) -> anyhow::Result<RowCommand> {
         let values = match form {
             ReportForm::Short => &self.short,
             ReportForm::Full => &self.full,
         };
-        RowCommand::new(text, values, self.node.is_some())
+        let text = text.replace(TARGET, connections.target());
+        RowCommand::new(&text, values, self.node.is_some())
             .with_context(|| format!("{} form", form.name()))
+    }
+
+    /// The connections of a form where a process may have `open_files`; `None`: any number.
+    pub(super) fn connections_in(
+        &self,
+        form: ReportForm,
+        open_files: Option<u64>,
+    ) -> ConnectionKind {
+        let needed = form.of(self.needs.open_files);
+        let has_target = (self.command.as_deref()).is_some_and(|text| text.contains(TARGET));
+        match open_files.is_some_and(|limit| limit < needed) && has_target {
+            true => ConnectionKind::InMemory,
+            false => ConnectionKind::Sockets,
+        }
     }
 
     /// Why the values of a form are not compared.
@@ -396,5 +457,42 @@ mod tests {
         assert!(error("text = \"\"", "text = \"\"\nchart = \"p50\"").contains("p50"));
         assert!(error("theirs =", "node = {}\ntheirs =").contains("--mqtt"));
         assert!(error("theirs =", "not_measured = \"needs a lot\"\ntheirs =").contains("either"));
+    }
+
+    #[test]
+    fn rows_with_more_connections_than_open_files_connect_in_memory() {
+        let text = REPORT
+            .replace("bench mqtt p2p", "simulate x {target}")
+            .replace(
+                "theirs =",
+                "needs = { open_files = [100, 5000] }\nnode = { arguments = \"--mqtt 127.0.0.1:0 --ws off\" }\ntheirs =",
+            );
+        let report = read("009", &text).expect("valid");
+        let row = report.row("a").expect("it is there");
+        let kind = |form, limit| row.connections_in(form, limit);
+        assert_eq!(kind(ReportForm::Full, Some(5000)), ConnectionKind::Sockets);
+        assert_eq!(kind(ReportForm::Full, None), ConnectionKind::Sockets);
+        assert_eq!(kind(ReportForm::Short, Some(4999)), ConnectionKind::Sockets);
+        assert_eq!(kind(ReportForm::Full, Some(4999)), ConnectionKind::InMemory);
+        let command = |kind| {
+            row.command_in(ReportForm::Full, kind)
+                .expect("valid")
+                .to_string()
+        };
+        let sockets = command(ConnectionKind::Sockets);
+        assert!(
+            sockets.contains(" target.broker=mqtt://$MQTT "),
+            "{sockets}"
+        );
+        let in_memory = command(ConnectionKind::InMemory);
+        assert!(
+            in_memory.contains(" target.broker=memory: --set target.node.data_dir=$DATA_DIR"),
+            "{in_memory}"
+        );
+        // The command of another row has no choice.
+        let report = read("009", REPORT).expect("valid");
+        let row = report.row("a").expect("it is there");
+        let kind = row.connections_in(ReportForm::Full, Some(1));
+        assert_eq!(kind, ConnectionKind::Sockets);
     }
 }

@@ -1,7 +1,7 @@
 //! Measuring one row: what it needs, its node, its command, and the values in the command's result.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
 use wall_clock::now_ms;
 
-use super::catalogue::{PublishedReport, ReportForm, ReportRow, RowNeeds, RowNode};
+use super::catalogue::{ConnectionKind, PublishedReport, ReportForm, ReportRow, RowNeeds, RowNode};
 use super::child_process::{ChildOutput, run_child};
 use super::json_path::number_at;
 use super::machine::{self, MachineDescription};
@@ -39,6 +39,37 @@ pub(super) struct MeasurementSettings<'a> {
     pub(super) machine: &'a MachineDescription,
 }
 
+/// A row and what measures it.
+pub(super) struct PlannedRow<'a> {
+    pub(super) row: &'a ReportRow,
+    pub(super) command: RowCommand,
+    connections: ConnectionKind,
+}
+
+impl<'a> PlannedRow<'a> {
+    /// The row in a form, with sockets where this process may have enough open files.
+    pub(super) fn new(row: &'a ReportRow, form: ReportForm) -> anyhow::Result<Self> {
+        let connections = row.connections_in(form, open_file_limit());
+        Ok(Self {
+            row,
+            command: row.command_in(form, connections)?,
+            connections,
+        })
+    }
+
+    /// What rows must have in common to share a command.
+    pub(super) fn key(&self) -> String {
+        let node = self.row.node.as_ref();
+        let node = node.map(|node| (&node.arguments, &node.configuration));
+        format!("{} {node:?} {:?}", self.command, self.row.preparation)
+    }
+}
+
+/// Open files that this process and its children may have; `None`: any number.
+fn open_file_limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).maximum
+}
+
 /// A command that has run. Rows with the same command share it.
 #[derive(Clone)]
 pub(super) struct CommandRun {
@@ -57,25 +88,22 @@ enum OutputError {
 
 impl CommandRun {
     /// Runs the command of a row. Whatever goes wrong is part of the result.
-    pub(super) fn measure(
-        row: &ReportRow,
-        command: &RowCommand,
-        settings: &MeasurementSettings<'_>,
-    ) -> Self {
+    pub(super) fn measure(planned: &PlannedRow<'_>, settings: &MeasurementSettings<'_>) -> Self {
         let other_cores = machine::used_cores();
         let started_ms = now_ms();
         let began = Instant::now();
-        let result =
-            match missing_server(row, settings).or_else(|| missing_need(row.needs, settings)) {
-                Some(reason) => Err(OutputError::Missing(reason)),
-                // A thread of its own, because a node and its command are kept on certain cores from then on.
-                None => std::thread::scope(|scope| {
-                    let thread = scope.spawn(|| run_command(row, command, settings));
-                    let output = thread.join();
-                    let output = output.unwrap_or_else(|_| bail!("the thread of the row panicked"));
-                    output.map_err(|error| OutputError::Failed(format!("{error:#}")))
-                }),
-            };
+        let result = match missing_server(planned.row, settings)
+            .or_else(|| missing_need(planned, settings))
+        {
+            Some(reason) => Err(OutputError::Missing(reason)),
+            // A thread of its own, because a node and its command are kept on certain cores from then on.
+            None => std::thread::scope(|scope| {
+                let thread = scope.spawn(|| run_command(planned, settings));
+                let output = thread.join();
+                let output = output.unwrap_or_else(|_| bail!("the thread of the row panicked"));
+                output.map_err(|error| OutputError::Failed(format!("{error:#}")))
+            }),
+        };
         Self {
             started_ms,
             seconds: began.elapsed().as_secs_f64(),
@@ -88,13 +116,12 @@ impl CommandRun {
     pub(super) fn result_of(
         &self,
         report: &PublishedReport,
-        row: &ReportRow,
-        command: &RowCommand,
+        planned: &PlannedRow<'_>,
         settings: &MeasurementSettings<'_>,
     ) -> StoredRow {
         let mut values = BTreeMap::new();
         let outcome = match &self.result {
-            Ok(output) => match read_values(report, row, output, &mut values) {
+            Ok(output) => match read_values(report, planned, output, &mut values) {
                 Ok(()) => RowOutcome::Measured,
                 Err(error) => RowOutcome::Failed {
                     reason: format!("{error:#}"),
@@ -109,7 +136,8 @@ impl CommandRun {
         };
         StoredRow {
             form: settings.form.name().to_owned(),
-            command: command.to_string(),
+            command: planned.command.to_string(),
+            is_in_memory: planned.connections == ConnectionKind::InMemory,
             outcome,
             values,
             started_ms: self.started_ms,
@@ -129,11 +157,13 @@ fn missing_server(row: &ReportRow, settings: &MeasurementSettings<'_>) -> Option
 }
 
 /// What the machine lacks for the row.
-fn missing_need(needs: RowNeeds, settings: &MeasurementSettings<'_>) -> Option<String> {
-    let form = settings.form;
-    let files = form.of(needs.open_files);
-    let limit = getrlimit(Resource::Nofile).maximum;
-    if let Some(limit) = limit.filter(|limit| *limit < files) {
+fn missing_need(planned: &PlannedRow<'_>, settings: &MeasurementSettings<'_>) -> Option<String> {
+    let (form, needs): (ReportForm, RowNeeds) = (settings.form, planned.row.needs);
+    let files = match planned.connections {
+        ConnectionKind::Sockets => form.of(needs.open_files),
+        ConnectionKind::InMemory => 0,
+    };
+    if let Some(limit) = open_file_limit().filter(|limit| *limit < files) {
         return Some(format!(
             "needs {files} open files in one process, and the limit is {limit} (`ulimit -Hn`)"
         ));
@@ -160,10 +190,10 @@ fn missing_need(needs: RowNeeds, settings: &MeasurementSettings<'_>) -> Option<S
 
 /// Starts the node, if the row has one, and runs the command.
 fn run_command(
-    row: &ReportRow,
-    command: &RowCommand,
+    planned: &PlannedRow<'_>,
     settings: &MeasurementSettings<'_>,
 ) -> anyhow::Result<ChildOutput> {
+    let (row, command) = (planned.row, &planned.command);
     let node = row.node.as_ref();
     let mut servers = settings.servers.iter();
     let server = servers.find(|server| Some(server.kind) == row.server);
@@ -178,23 +208,70 @@ fn run_command(
         })?;
         run_child(settings.program, &arguments, limit, settings.interrupt)
     };
+    let preparation = row.preparation_in(settings.form, planned.connections)?;
+    if planned.connections == ConnectionKind::InMemory {
+        return run_in_memory(preparation.as_ref(), command, settings, limit);
+    }
     let Some(node) = node else {
         return run(command, None);
     };
     with_node_options(node, server, settings, |options| {
         let mut node = OwnNode::start(settings.program, options)?;
-        if let Some(preparation) = row.preparation_in(settings.form)? {
-            let prepared = run(&preparation, Some(&node))?;
-            ensure!(
-                prepared.status.success(),
-                "the preparation failed: {}: {}",
-                prepared.status,
-                prepared.error
-            );
+        if let Some(preparation) = &preparation {
+            check_prepared(&run(preparation, Some(&node))?)?;
             node = node.restart(settings.program, options)?;
         }
         run(command, Some(&node))
     })
+}
+
+/// Runs the commands of a row one after the other, each of which starts a node in its process. They share its data.
+fn run_in_memory(
+    preparation: Option<&RowCommand>,
+    command: &RowCommand,
+    settings: &MeasurementSettings<'_>,
+    limit: Duration,
+) -> anyhow::Result<ChildOutput> {
+    let directory = DataDirectory::new(settings.directory);
+    let run = |command: &RowCommand| {
+        let arguments = command.arguments(|name| {
+            ensure!(name == "data_dir", "{{{name}}} is of a node with sockets");
+            Ok(directory.0.display().to_string())
+        })?;
+        run_child(settings.program, &arguments, limit, settings.interrupt)
+    };
+    if let Some(preparation) = preparation {
+        check_prepared(&run(preparation)?)?;
+    }
+    run(command)
+}
+
+fn check_prepared(prepared: &ChildOutput) -> anyhow::Result<()> {
+    ensure!(
+        prepared.status.success(),
+        "the preparation failed: {}: {}",
+        prepared.status,
+        prepared.error
+    );
+    Ok(())
+}
+
+/// The data of nodes in the processes of commands, removed with this value.
+struct DataDirectory(PathBuf);
+
+impl DataDirectory {
+    /// The first node creates it.
+    fn new(parent: &Path) -> Self {
+        let name = format!("tidegate-bench-in-memory-{}", std::process::id());
+        Self(parent.join(name))
+    }
+}
+
+impl Drop for DataDirectory {
+    fn drop(&mut self) {
+        // There is none if no node was started.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// What a node provides to commands.
@@ -232,14 +309,17 @@ fn with_node_options<T>(
 /// Takes the values of the row's figures out of the output. A status other than 0 is a failure, even with values.
 fn read_values(
     report: &PublishedReport,
-    row: &ReportRow,
+    planned: &PlannedRow<'_>,
     output: &ChildOutput,
     values: &mut BTreeMap<String, f64>,
 ) -> anyhow::Result<()> {
+    let row = planned.row;
+    let is_in_memory = planned.connections == ConnectionKind::InMemory;
     let json: Option<Value> = serde_json::from_slice(&output.stdout).ok();
     let figures = report.figures_of(row);
     let figures: Vec<_> = figures
         .filter(|figure| figure.not_measured.is_none())
+        .filter(|figure| is_in_memory || !figure.only_in_memory)
         .collect();
     for figure in &figures {
         let path = row.value_path(figure);
@@ -305,7 +385,8 @@ mod tests {
         let read = |text: &str, json: &str| {
             let report: PublishedReport = toml::from_str(text).expect("well-formed");
             let row = report.row("a").expect("it is there");
-            read_values(&report, row, &output(json), &mut BTreeMap::new())
+            let planned = PlannedRow::new(row, ReportForm::Short).expect("valid");
+            read_values(&report, &planned, &output(json), &mut BTreeMap::new())
         };
         let shared = text.replace("goals =", "is_judged_by_values = true\ngoals =");
         assert!(read(&shared, r#"{"a": 2, "b": 0}"#).is_ok());

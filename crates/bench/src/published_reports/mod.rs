@@ -25,11 +25,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 
 use crate::units;
-use catalogue::{PublishedReport, ReportForm, ReportRow, all_reports};
+use catalogue::{ConnectionKind, PublishedReport, ReportForm, ReportRow, all_reports};
 use load_client::interrupt::{self, Interrupt};
 use machine::MachineDescription;
-use measurement::{CommandRun, MeasurementSettings};
-use row_command::RowCommand;
+use measurement::{CommandRun, MeasurementSettings, PlannedRow};
 use row_server::RowServer;
 use stored_results::{RowOutcome, StoredResults, StoredRow, replace_file};
 
@@ -125,9 +124,12 @@ pub fn commands() -> anyhow::Result<Vec<Vec<String>>> {
     for report in all_reports()? {
         for row in report.rows().filter(|row| row.command.is_some()) {
             for form in [ReportForm::Short, ReportForm::Full] {
-                let command = row.command_in(form)?;
-                for command in std::iter::once(command).chain(row.preparation_in(form)?) {
-                    commands.push(command.arguments(|_| Ok("0".to_owned()))?);
+                for connections in [ConnectionKind::Sockets, ConnectionKind::InMemory] {
+                    let command = row.command_in(form, connections)?;
+                    let preparation = row.preparation_in(form, connections)?;
+                    for command in std::iter::once(command).chain(preparation) {
+                        commands.push(command.arguments(|_| Ok("0".to_owned()))?);
+                    }
                 }
             }
         }
@@ -194,7 +196,7 @@ fn list(report: &PublishedReport) -> anyhow::Result<String> {
     for row in report.rows() {
         let shown = match &row.not_measured {
             Some(reason) => format!("not measured: {reason}"),
-            None => row.command_in(ReportForm::Short)?.to_string(),
+            None => PlannedRow::new(row, ReportForm::Short)?.command.to_string(),
         };
         let [short, full] = row.seconds;
         let times = format!("{short} s, full {full} s");
@@ -234,8 +236,8 @@ struct ReportRun<'a> {
     settings: &'a MeasurementSettings<'a>,
     files: &'a ReportFiles,
     is_quiet: bool,
-    /// Rows to measure, with their commands.
-    rows: Vec<(&'a ReportRow, RowCommand)>,
+    /// Rows to measure.
+    rows: Vec<PlannedRow<'a>>,
     results: StoredResults,
     /// Commands that have run, by command and node: rows may share one.
     commands: BTreeMap<String, CommandRun>,
@@ -269,12 +271,14 @@ impl<'a> ReportRun<'a> {
         };
         let mut rows = Vec::new();
         for row in report.rows().filter(|row| row.command.is_some()) {
-            let command = row.command_in(settings.form)?;
+            let planned = PlannedRow::new(row, settings.form)?;
             let is_selected = arguments.rows.is_empty() || arguments.rows.contains(&row.id);
-            let is_done =
-                arguments.resume && results.is_done(&row.id, settings.form, &command.to_string());
-            if is_selected && !is_done {
-                rows.push((row, command));
+            let is_done = || {
+                let command = planned.command.to_string();
+                results.is_done(&row.id, settings.form, &command)
+            };
+            if is_selected && !(arguments.resume && is_done()) {
+                rows.push(planned);
             }
         }
         Ok(Self {
@@ -294,17 +298,17 @@ impl<'a> ReportRun<'a> {
         let rows = std::mem::take(&mut self.rows);
         // Without rows to measure, the page may still be old.
         self.write()?;
-        for (number, (row, command)) in rows.iter().enumerate() {
-            let key = command_key(row, command);
+        for (number, planned) in rows.iter().enumerate() {
+            let (row, key) = (planned.row, planned.key());
             if !self.commands.contains_key(&key) {
                 self.print_progress(number, &rows);
-                let run = CommandRun::measure(row, command, self.settings);
+                let run = CommandRun::measure(planned, self.settings);
                 if self.settings.interrupt.is_requested() {
                     return Ok(());
                 }
                 self.commands.insert(key.clone(), run);
             }
-            let stored = self.commands[&key].result_of(self.report, row, command, self.settings);
+            let stored = self.commands[&key].result_of(self.report, planned, self.settings);
             self.has_failures |= matches!(stored.outcome, RowOutcome::Failed { .. });
             self.print_result(row, &stored);
             self.results.rows.insert(row.id.clone(), stored);
@@ -318,17 +322,17 @@ impl<'a> ReportRun<'a> {
         self.files.write_page(self.report, &self.results)
     }
 
-    fn print_progress(&self, number: usize, rows: &[(&ReportRow, RowCommand)]) {
+    fn print_progress(&self, number: usize, rows: &[PlannedRow<'_>]) {
         if self.is_quiet {
             return;
         }
-        let (row, _) = &rows[number];
+        let row = rows[number].row;
         let seconds = |row: &ReportRow| self.settings.form.of(row.seconds);
         let mut commands: BTreeMap<String, u32> = BTreeMap::new();
-        for (row, command) in &rows[number..] {
-            let key = command_key(row, command);
+        for planned in &rows[number..] {
+            let key = planned.key();
             if !self.commands.contains_key(&key) {
-                commands.insert(key, seconds(row));
+                commands.insert(key, seconds(planned.row));
             }
         }
         let left: u32 = commands.values().sum();
@@ -364,13 +368,4 @@ impl<'a> ReportRun<'a> {
         };
         eprintln!("{} {}: {result}", self.report.id, row.id);
     }
-}
-
-/// What rows must have in common to share a command.
-fn command_key(row: &ReportRow, command: &RowCommand) -> String {
-    let node = row
-        .node
-        .as_ref()
-        .map(|node| (&node.arguments, &node.configuration));
-    format!("{command} {node:?} {:?}", row.preparation)
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::catalogue::{FigureDefinition, PublishedReport, ReportForm, ReportRow, ReportSection};
+use super::catalogue::{
+    ConnectionKind, FigureDefinition, PublishedReport, ReportForm, ReportRow, ReportSection,
+};
 use super::chart::{self, ChartRow};
 use super::machine::{self, MachineDescription};
 use super::stored_results::{RowOutcome, StoredResults, StoredRow};
@@ -48,8 +50,14 @@ impl FigureResult {
             return Self::Absent;
         }
         let Some(stored) = stored else {
-            return Self::NotMeasured;
+            return match figure.only_in_memory {
+                true => Self::Absent,
+                false => Self::NotMeasured,
+            };
         };
+        if figure.only_in_memory && !stored.is_in_memory {
+            return Self::Absent;
+        }
         match &stored.outcome {
             RowOutcome::Failed { .. } => return Self::Failed,
             RowOutcome::NotMeasured { .. } => return Self::NotMeasured,
@@ -292,8 +300,15 @@ impl PageWriter<'_> {
         );
         for row in &section.rows {
             let stored = self.results.rows.get(&row.id);
-            for (at, figure) in self.report.figures_of(row).enumerate() {
-                let label = if at == 0 { &row.label[..] } else { "" };
+            let is_in_memory = stored.is_some_and(|stored| stored.is_in_memory);
+            let figures = self.report.figures_of(row);
+            let figures = figures.filter(|figure| is_in_memory || !figure.only_in_memory);
+            for (at, figure) in figures.enumerate() {
+                let label = match (at, is_in_memory) {
+                    (0, true) => format!("{} (in memory, one process)", row.label),
+                    (0, false) => row.label.clone(),
+                    _ => String::new(),
+                };
                 let theirs = row.theirs.get(&figure.id);
                 let ours = stored.and_then(|stored| stored.values.get(&figure.id));
                 let theirs = theirs.map_or_else(|| "-".to_owned(), |value| display_stated(*value));
@@ -326,6 +341,13 @@ impl PageWriter<'_> {
                 let _ = writeln!(self.out, "- {label}: not measured: {}", reason.trim());
             }
             let stored = self.results.rows.get(&row.id);
+            if stored.is_some_and(|stored| stored.is_in_memory) {
+                let _ = writeln!(
+                    self.out,
+                    "- {label}: in memory, one process: a process may not have so many open files here. The devices connected \
+                     without sockets to a node in their own process, which shares all cores with them."
+                );
+            }
             if let Some(short) = stored.and_then(|stored| row.incomparable_in(&stored.form)) {
                 let _ = writeln!(
                     self.out,
@@ -368,7 +390,7 @@ impl PageWriter<'_> {
             let shown = match stored {
                 Some(stored) => stored.command.clone(),
                 None => row
-                    .command_in(ReportForm::Short)
+                    .command_in(ReportForm::Short, ConnectionKind::Sockets)
                     .map(|command| command.to_string())
                     .unwrap_or_default(),
             };
@@ -470,6 +492,64 @@ mod tests {
             assert!(page.contains(count), "{page}");
             let is_explained = page.contains("- A: not comparable: the short form connects 8,000");
             assert_eq!(is_explained, form == "short", "{page}");
+        }
+    }
+    #[test]
+    fn rows_in_memory_say_so_and_have_figures_of_their_own() {
+        let text = r#"
+            title = "T"
+            source = "S"
+            method = "M"
+            [[figure]]
+            id = "mean"
+            label = "mean"
+            better = "lower"
+            ours = "time"
+            value = "/mean"
+            [[figure]]
+            id = "bytes"
+            label = "memory per device"
+            better = "lower"
+            ours = "memory"
+            value = "/bytes"
+            only_in_memory = true
+            [[section]]
+            title = "One"
+            text = ""
+            [[section.row]]
+            id = "a"
+            label = "A"
+            command = "simulate a {target}"
+            node = { arguments = "--mqtt 127.0.0.1:0 --ws off" }
+            theirs = { mean = 100 }
+            shown = ["bytes"]
+        "#;
+        let report: PublishedReport = toml::from_str(text).expect("well-formed");
+        let mut results = StoredResults::new("009");
+        let unmeasured = render(&report, &results);
+        assert!(!unmeasured.text.contains("memory per device |  |"));
+        assert_eq!(count_figures(&report, &results).not_measured, 1);
+        for is_in_memory in [false, true] {
+            let stored = serde_json::json!({
+                "form": "full", "command": "tidegate simulate a", "outcome": "measured", "is_in_memory": is_in_memory,
+                "values": {"mean": 30.0, "bytes": 900.0}, "started_ms": 0, "seconds": 1.0, "other_cores": null,
+                "machine": MachineDescription::read(),
+            });
+            let stored: StoredRow = serde_json::from_value(stored).expect("well-formed");
+            results.rows.insert("a".to_owned(), stored);
+            let page = render(&report, &results).text;
+            let label = match is_in_memory {
+                true => "A (in memory, one process)",
+                false => "A",
+            };
+            let line = format!("| {label} | mean | 100 | 30 | <= 100 | met |");
+            assert!(page.contains(&line), "{page}");
+            let has_bytes = page.contains("|  | memory per device | - | 900 |  |  |");
+            assert_eq!(has_bytes, is_in_memory, "{page}");
+            let is_explained =
+                page.contains("- A: in memory, one process: a process may not have so many");
+            assert_eq!(is_explained, is_in_memory, "{page}");
+            assert_eq!(count_figures(&report, &results).met, 1);
         }
     }
 }

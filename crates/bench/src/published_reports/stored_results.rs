@@ -30,6 +30,9 @@ pub(super) struct StoredRow {
     /// `short` or `full`.
     pub(super) form: String,
     pub(super) command: String,
+    /// Whether the devices were connected in memory, to a node in the same process.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_in_memory: bool,
     #[serde(flatten)]
     pub(super) outcome: RowOutcome,
     /// By id of the figure, in its unit.
