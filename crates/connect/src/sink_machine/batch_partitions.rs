@@ -1,5 +1,6 @@
-//! Forms batches in partitions. A sink without an order has one partition with many batches in flight. A sink ordered by key has many
-//! partitions with one batch in flight each, and a key always has the same partition. A fully ordered sink has one partition with one batch.
+//! Forms batches in partitions. A sink without an order has one partition with many batches in flight. A sink ordered by
+//! key has many partitions with one batch in flight each, and a key always has the same partition. A fully ordered sink
+//! has one partition with one batch.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, Hasher as _};
