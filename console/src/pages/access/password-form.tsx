@@ -2,9 +2,9 @@ import { Button, Group, PasswordInput, Stack, Text } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useState, type FormEvent } from 'react';
 import { changePassword, LoginError, useCaller } from '../../api/session';
+import { NewPasswordFields } from './new-password-fields';
 
 const minLength = 8;
-const maxLength = 256;
 
 /** Replaces the password of the caller; the session continues. */
 export function PasswordForm({
@@ -26,6 +26,7 @@ export function PasswordForm({
   const [isPending, setPending] = useState(false);
   const submit = async (event: FormEvent) => {
     event.preventDefault();
+    if (next.length < minLength) return;
     if (next !== again) {
       setProblem(t`The passwords differ.`);
       return;
@@ -56,24 +57,16 @@ export function PasswordForm({
           value={current}
           onChange={(event) => setCurrent(event.currentTarget.value)}
         />
-        <PasswordInput
-          label={t`New password`}
+        <NewPasswordFields
+          kind="new"
           description={description}
-          autoComplete="new-password"
-          minLength={minLength}
-          maxLength={maxLength}
-          required
-          value={next}
-          error={next !== '' && next.length < minLength ? t`At least 8 characters.` : undefined}
-          onChange={(event) => setNext(event.currentTarget.value)}
-        />
-        <PasswordInput
-          label={t`New password again`}
-          autoComplete="new-password"
-          required
-          value={again}
-          error={again !== '' && !next.startsWith(again) ? t`Not the same` : undefined}
-          onChange={(event) => setAgain(event.currentTarget.value)}
+          password={next}
+          again={again}
+          problem={next.length < minLength ? t`At least ${minLength} characters.` : undefined}
+          onChange={(first, second) => {
+            setNext(first);
+            setAgain(second);
+          }}
         />
         {problem && (
           <Text size="sm" c="var(--tg-critical)" role="alert">

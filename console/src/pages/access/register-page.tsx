@@ -1,10 +1,11 @@
-import { Alert, Button, PasswordInput, Stack, Text, TextInput, Title } from '@mantine/core';
+import { Alert, Button, Stack, Text, TextInput, Title } from '@mantine/core';
 import { useDocumentTitle } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useState, type FormEvent } from 'react';
 import { Link } from 'wouter';
 import { ApiError, api, unwrap } from '../../api/client';
 import { logIn } from '../../api/session';
+import { NewPasswordFields } from './new-password-fields';
 import { codeOf, isGoodPassword, isUsername, minPasswordLength } from './registration';
 
 /** Creates the own login with the code of an invitation; it needs no session. Afterwards the person is logged in. */
@@ -87,23 +88,16 @@ export default function RegisterPage() {
             value={email}
             onChange={(event) => setEmail(event.currentTarget.value)}
           />
-          <PasswordInput
-            label={t`Password`}
+          <NewPasswordFields
+            kind="first"
             description={t`At least ${minPasswordLength} characters, with an upper-case letter, a lower-case letter and a digit.`}
-            autoComplete="new-password"
-            required
-            maxLength={256}
-            value={password}
-            error={password !== '' && !isGoodPassword(password) ? t`Too simple` : undefined}
-            onChange={(event) => setPassword(event.currentTarget.value)}
-          />
-          <PasswordInput
-            label={t`Password again`}
-            autoComplete="new-password"
-            required
-            value={again}
-            error={again !== '' && !password.startsWith(again) ? t`Not the same` : undefined}
-            onChange={(event) => setAgain(event.currentTarget.value)}
+            password={password}
+            again={again}
+            problem={isGoodPassword(password) ? undefined : t`Too simple`}
+            onChange={(first, second) => {
+              setPassword(first);
+              setAgain(second);
+            }}
           />
           {asksNamespace && (
             <TextInput

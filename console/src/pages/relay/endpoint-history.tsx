@@ -1,4 +1,4 @@
-import { Button, Menu, MultiSelect, SegmentedControl, Select, Text } from '@mantine/core';
+import { Button, Menu, MultiSelect, Select, Text } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDownload } from '@tabler/icons-react';
 import { useMemo } from 'react';
@@ -11,7 +11,7 @@ import { DataTable, type Column } from '../../ui/data-table';
 import { download } from '../../ui/download';
 import { TimeField } from '../../ui/field-inputs';
 import { Panel } from '../../ui/page';
-import { spanMsOf } from '../../ui/span-select';
+import { spanMsOf, SpanSelect } from '../../ui/span-select';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { aligned } from '../telemetry/series';
@@ -164,18 +164,7 @@ function DeviceHistory({
           />
         </div>
         <div className="table-toolbar wrap">
-          <SegmentedControl
-            size="xs"
-            aria-label={t`Time range`}
-            value={range}
-            onChange={chooseRange}
-            data={[
-              { value: '1h', label: t`1 hour` },
-              { value: '24h', label: t`24 hours` },
-              { value: '7d', label: t`7 days` },
-              { value: 'fixed', label: t`Other` },
-            ]}
-          />
+          <SpanSelect value={range} onChange={chooseRange} others={[{ value: 'fixed', label: t`Other` }]} />
           {isFixed && (
             <>
               {time(t`From`, from, setFrom)}

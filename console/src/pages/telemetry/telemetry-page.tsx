@@ -1,4 +1,4 @@
-import { Alert, Button, Checkbox, Menu, MultiSelect, SegmentedControl, Select } from '@mantine/core';
+import { Alert, Button, Checkbox, Menu, MultiSelect, Select } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { notifications } from '@mantine/notifications';
 import { Plural, Trans, useLingui } from '@lingui/react/macro';
@@ -12,6 +12,7 @@ import { Chart } from '../../ui/chart';
 import { download, downloadFrom } from '../../ui/download';
 import { Page, Panel } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
+import { SpanSelect, useSpan, type Span } from '../../ui/span-select';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { namesOf, textOf } from './names';
@@ -20,13 +21,7 @@ import './telemetry.css';
 
 const hourMs = 3_600_000;
 const dayMs = 24 * hourMs;
-const ranges: Record<string, number> = {
-  '1h': hourMs,
-  '6h': 6 * hourMs,
-  '24h': dayMs,
-  '7d': 7 * dayMs,
-  '30d': 30 * dayMs,
-};
+const ranges: readonly Span[] = ['1h', '6h', '24h', '7d', '30d'];
 const functions: IntervalFunction[] = ['avg', 'min', 'max', 'sum', 'count', 'first', 'last'];
 const comparisons: Record<string, number> = { day: dayMs, week: 7 * dayMs };
 const points = 300;
@@ -44,7 +39,7 @@ export default function TelemetryPage() {
   const [devicesText, setDevices] = useUrlState('devices');
   const [group, setGroup] = useUrlState('group');
   const [keysText, setKeys] = useUrlState('keys', anyKeys);
-  const [range, setRange] = useUrlState('range', '24h');
+  const { span: range, spanMs: rangeMs, setSpan: setRange } = useSpan('24h', ranges);
   const [from, setFrom] = useUrlState('from');
   const [to, setTo] = useUrlState('to');
   const [functionName, setFunction] = useUrlState('function', 'avg');
@@ -53,7 +48,7 @@ export default function TelemetryPage() {
   const devices = useMemo(() => namesOf(devicesText), [devicesText]);
   const keys = useMemo(() => (keysText === anyKeys ? [] : namesOf(keysText)), [keysText]);
   const isZoomed = from !== '' && to !== '';
-  const spanMs = isZoomed ? Number(to) - Number(from) : (ranges[range] ?? dayMs);
+  const spanMs = isZoomed ? Number(to) - Number(from) : rangeMs;
   const intervalMs = niceInterval(spanMs, points);
   const aggregate = functions.find((each) => each === functionName) ?? 'avg';
   const known = useKeys(devices, group);
@@ -162,21 +157,13 @@ export default function TelemetryPage() {
           />
         </div>
         <div className="table-toolbar wrap telemetry-range">
-          <SegmentedControl
-            size="xs"
-            aria-label={t`Time range`}
+          <SpanSelect
+            offered={ranges}
             value={isZoomed ? '' : range}
             onChange={(next) => {
               resetZoom();
               setRange(next);
             }}
-            data={[
-              { value: '1h', label: t`1 hour` },
-              { value: '6h', label: t`6 hours` },
-              { value: '24h', label: t`24 hours` },
-              { value: '7d', label: t`7 days` },
-              { value: '30d', label: t`30 days` },
-            ]}
           />
           {isZoomed && (
             <>
