@@ -15,6 +15,7 @@ import '@xyflow/react/dist/style.css';
 import { useComputedColorScheme } from '@mantine/core';
 import { useLingui } from '@lingui/react/macro';
 import { useMemo } from 'react';
+import { nodeTypeName, outcomeName } from '../../api/value-names';
 import { outcomes, positions, withoutNode, withRelation, type Chain, type ChainNode, type Outcome } from './graph';
 
 type GraphNode = Node<{ node: ChainNode; isFirst: boolean }, 'chain'>;
@@ -41,7 +42,7 @@ export default function ChainGraph({
   onChange: (chain: Chain) => void;
   isReadOnly: boolean;
 }) {
-  const { t } = useLingui();
+  const { t, i18n } = useLingui();
   const scheme = useComputedColorScheme('light');
   const first = chain.first ?? chain.nodes[0]?.id;
   const nodes = useMemo((): GraphNode[] => {
@@ -52,9 +53,9 @@ export default function ChainGraph({
       position: places.get(node.id) ?? { x: 0, y: 0 },
       data: { node, isFirst: node.id === first },
       selected: node.id === selected,
-      ariaLabel: `${node.type} ${node.id}`,
+      ariaLabel: `${nodeTypeName(node.type)} ${node.id}`,
     }));
-  }, [chain, first, selected]);
+  }, [chain, first, i18n.locale, selected]);
   const edges = useMemo(
     (): Edge[] =>
       chain.relations.map(({ from, to, on }) => ({
@@ -62,10 +63,10 @@ export default function ChainGraph({
         source: from,
         target: to,
         sourceHandle: on,
-        label: on,
+        label: outcomeName(on),
         style: { stroke: edgeColour[on] },
       })),
-    [chain.relations],
+    [chain.relations, i18n.locale],
   );
   const connect = ({ source, target, sourceHandle }: Connection) =>
     onChange(withRelation(chain, { from: source, to: target, on: (sourceHandle ?? 'success') as Outcome }));
@@ -118,7 +119,7 @@ function GraphNodeView({ data, selected }: NodeProps<GraphNode>) {
   return (
     <div className={`chain-node${selected ? ' chain-node-selected' : ''}${isFirst ? ' chain-node-first' : ''}`}>
       <Handle type="target" position={Position.Top} />
-      <div className="chain-node-type">{node.type.replaceAll('_', ' ')}</div>
+      <div className="chain-node-type">{nodeTypeName(node.type)}</div>
       <div className="chain-node-id">{node.id}</div>
       {typeof summary === 'string' && summary !== '' && <div className="chain-node-summary mono">{summary}</div>}
       {all.map((outcome, index) => (
@@ -127,7 +128,7 @@ function GraphNodeView({ data, selected }: NodeProps<GraphNode>) {
           id={outcome}
           type="source"
           position={Position.Bottom}
-          title={outcome}
+          title={outcomeName(outcome)}
           style={{ left: `${((index + 1) * 100) / (all.length + 1)}%`, background: edgeColour[outcome] }}
         />
       ))}

@@ -4,6 +4,7 @@ import { IconArrowDown, IconArrowUp, IconPlus, IconTrash } from '@tabler/icons-r
 import type { Fields } from '../../api/objects';
 import type { Schema, SchemaScope } from '../../api/json-schema';
 import { choiceList } from '../../api/schema-variants';
+import { actionKindName, actionKindText } from '../../api/value-names';
 import { GeneratedForm, type Control } from '../../ui/schema-form';
 
 export type Action = Fields & { kind: string };
@@ -31,6 +32,8 @@ export function actionSchema(action: Schema, kind: string): Schema {
   };
 }
 
+const fallbackNames = (actions: { kind?: string }[]) => actions.map(({ kind = '' }) => actionKindName(kind)).join(', ');
+
 export function ActionsEditor({
   schema,
   scope,
@@ -48,14 +51,6 @@ export function ActionsEditor({
 }) {
   const { t } = useLingui();
   const kinds = choiceList(schema.properties?.kind ?? {})?.map(({ value }) => value) ?? [];
-  const descriptions: Record<string, string> = {
-    republish: t`publishes a message`,
-    console: t`writes the output to the node's log`,
-    sink: t`passes the output to a database, queue, web server or file`,
-    telemetry: t`stores the output as values of a device`,
-    alarm: t`raises or clears an alarm of a device`,
-    relay: t`sends the output to the connections of a relay endpoint`,
-  };
   const move = (from: number, to: number) => {
     const next = [...actions];
     const [moved] = next.splice(from, 1);
@@ -72,9 +67,9 @@ export function ActionsEditor({
       <Menu.Dropdown>
         {kinds.map((kind) => (
           <Menu.Item key={kind} onClick={() => onChange([...actions, { kind }])}>
-            <b>{kind}</b>
+            <b>{actionKindName(kind)}</b>
             <Text size="xs" c="dimmed">
-              {descriptions[kind]}
+              {actionKindText(kind)}
             </Text>
           </Menu.Item>
         ))}
@@ -92,7 +87,7 @@ export function ActionsEditor({
         <section key={index} className="rule-action" aria-label={t`Action ${index + 1}`}>
           <div className="row">
             <Title order={3} className="grow">
-              {index + 1}. {action.kind}
+              {index + 1}. {actionKindName(action.kind)}
             </Title>
             {!isReadOnly && (
               <>
@@ -141,7 +136,7 @@ export function ActionsEditor({
           />
           {Array.isArray(action.fallback) && action.fallback.length > 0 && (
             <Text size="xs" c="dimmed">
-              <Trans>If it fails: {action.fallback.map((each: { kind?: string }) => each.kind).join(', ')}</Trans>
+              <Trans>If it fails: {fallbackNames(action.fallback)}</Trans>
             </Text>
           )}
         </section>
