@@ -16,10 +16,15 @@ const maxElements = 3_000;
 /** Of the row as the node sends it, and what the page keeps beside it. */
 const maxBytesPerRow = 1_500;
 /**
- * 95 of 100 frames while the list is scrolled: 33 ms on an idle machine, 100 to 150 ms on a shared one at a third of its usual
- * speed. What a list costs without regard to its machine is the number of elements.
+ * 95 of 100 frames while the list is scrolled, compared with those of a page of as many plain rows that is scrolled in the same way just
+ * before: a slow or shared machine slows both down.
  */
-const maxFrameMs = 33 * 8;
+const maxFrameFactor = 6;
+/** Slower is not smooth on any machine. */
+const maxFrameMs = 1_000;
+/** A screen shows no more frames, however little a page costs. */
+const minFrameMs = 1_000 / 60;
+const rounds = 3;
 const scrolledFrames = 120;
 /** As with a fast turn of the wheel: 10 rows in a frame. */
 const scrolledPixels = 360;
@@ -29,11 +34,17 @@ const maxDrawMs = 100 * 4;
 let node: TestNode;
 let browser: Browser;
 let profile: BrowserContext;
+let plainPage: Page;
 
 beforeAll(async () => {
   node = await TestNode.start();
   browser = await launch();
   profile = await loggedIn(browser, node, { viewport: { width: 1280, height: 900 } });
+  plainPage = await profile.newPage();
+  const rows = Array.from({ length: count }, (_, index) => `<div style="height: 36px">row ${index}</div>`);
+  await plainPage.setContent(
+    `<div role="region" aria-label="Plain" style="height: 600px; overflow: auto">${rows.join('')}</div>`,
+  );
 });
 
 afterAll(async () => {
@@ -160,9 +171,10 @@ async function usedHeap(session: CDPSession): Promise<number> {
   return usedSize;
 }
 
-/** Milliseconds between frames while the table is scrolled from its middle. */
-function frameTimes(page: Page, label: string): Promise<number[]> {
-  return page.getByRole('region', { name: label, exact: true }).evaluate(
+/** Milliseconds that 95 of 100 frames take at most while the table is scrolled from its middle. */
+async function frameMs(page: Page, label: string): Promise<number> {
+  await page.bringToFront();
+  const times = await page.getByRole('region', { name: label, exact: true }).evaluate(
     (table, [frames, pixels]) =>
       new Promise<number[]>((resolve) => {
         const times: number[] = [];
@@ -177,6 +189,8 @@ function frameTimes(page: Page, label: string): Promise<number[]> {
       }),
     [scrolledFrames, scrolledPixels] as const,
   );
+  times.sort((a, b) => a - b);
+  return Math.max(minFrameMs, times[Math.floor(times.length * 0.95)] ?? 0);
 }
 
 describe.each(lists)('large pages: 100,000 rows of %s', (path, label, list, row) => {
@@ -202,19 +216,22 @@ describe.each(lists)('large pages: 100,000 rows of %s', (path, label, list, row)
       110_000,
     );
     const perRow = ((await usedHeap(session)) - before) / count;
-    // The best of three, since other tests take the processor from some of them.
-    let slow = Infinity;
-    for (let round = 0; round < 3 && slow >= maxFrameMs; round += 1) {
-      const frames = (await frameTimes(page, label)).sort((a, b) => a - b);
-      slow = Math.min(slow, frames[Math.floor(frames.length * 0.95)] ?? 0);
+    // The best round, since other tests take the processor from some of them.
+    let best = { factor: Infinity, ms: Infinity, plainMs: 0 };
+    for (let round = 0; round < rounds && (best.factor >= maxFrameFactor || best.ms >= maxFrameMs); round += 1) {
+      const plainMs = await frameMs(plainPage, 'Plain');
+      const ms = await frameMs(page, label);
+      if (ms / plainMs < best.factor) best = { factor: ms / plainMs, ms, plainMs };
     }
     const elements = await page.evaluate(() => document.querySelectorAll('*').length);
     console.log(
-      `${label}: ${perRow.toFixed(0)} bytes a row, ${elements} elements, ${slow.toFixed(0)} ms a frame (95 of 100)`,
+      `${label}: ${perRow.toFixed(0)} bytes a row, ${elements} elements, ` +
+        `${best.ms.toFixed(0)} ms a frame (95 of 100), ${best.plainMs.toFixed(0)} ms on a page of plain rows`,
     );
     expect(elements).toBeLessThan(maxElements);
     expect(perRow).toBeLessThan(maxBytesPerRow);
-    expect(slow).toBeLessThan(maxFrameMs);
+    expect(best.factor).toBeLessThan(maxFrameFactor);
+    expect(best.ms).toBeLessThan(maxFrameMs);
     await page.close();
   });
 });
