@@ -410,6 +410,20 @@ impl DeviceService {
         Ok(self.registry.set_attributes(&device, scope, values)?)
     }
 
+    /// Sets attributes unless `check` rejects those that the scope has now.
+    pub(crate) fn set_attributes_if<E>(
+        &self,
+        id: &str,
+        scope: AttributeScope,
+        values: Map<String, Value>,
+        check: impl FnOnce(Vec<DeviceAttribute>) -> Result<(), E>,
+    ) -> Result<Result<(), E>, DeviceServiceError> {
+        let (device, values) = (self.require_device(id)?, values.into_iter().collect());
+        Ok(self
+            .registry
+            .set_attributes_if(&device, scope, values, check)?)
+    }
+
     /// Adds a device to the group of a caller that knows the secret offered by the device.
     pub(crate) fn claim(
         &self,

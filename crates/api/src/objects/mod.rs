@@ -2,6 +2,7 @@
 
 mod api_key;
 mod backend_objects;
+mod content_version;
 mod credential_holder;
 mod dashboard;
 mod invite;
@@ -14,6 +15,9 @@ mod object_schema;
 mod operator;
 mod preconditions;
 
+pub(crate) use content_version::{
+    changed_content_response, check_content, content_response, content_version,
+};
 pub use dashboard::DASHBOARD_KIND;
 pub(crate) use dashboard::{
     CardSource, DashboardCard, DashboardShare, Dashboards, StoredDashboard, StoredShare,

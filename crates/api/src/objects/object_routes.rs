@@ -219,7 +219,7 @@ fn check_not_declared(kind: &dyn ObjectKind, id: &str) -> Result<(), ProblemDeta
     )))
 }
 
-fn etag(version: u64) -> HeaderValue {
+pub(super) fn etag(version: u64) -> HeaderValue {
     HeaderValue::try_from(format!("\"{version}\"")).expect("digits in quotes are a field value")
 }
 

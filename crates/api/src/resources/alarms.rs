@@ -15,7 +15,9 @@ use crate::alarm_service::{
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post, put};
-use crate::objects::BackendObjectKind;
+use crate::objects::{
+    BackendObjectKind, changed_content_response, check_content, content_response,
+};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_LIMIT, NAMESPACE, Parameter, ParameterType, time_parameter};
 use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
@@ -159,13 +161,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("alarms")
             .summary("Read the rules of node alarms")
             .description("Rules as in products; keys are metrics of the node.")
-            .response::<NodeAlarmRules>(200, "The rules in effect."),
+            .response::<NodeAlarmRules>(200, "The rules in effect.")
+            .with_etag(),
         put("/api/v1/node-alarm-rules", "putNodeAlarmRules", set_node_alarm_rules)
             .role(Role::Operator, EndpointScope::Node)
             .tag("alarms")
             .summary("Replace the rules of node alarms")
             .request_body::<NodeAlarmRulesInput>()
-            .response::<NodeAlarmRules>(200, "The rules in effect."),
+            .response::<NodeAlarmRules>(200, "The rules in effect.")
+            .with_etag(),
         delete(
             "/api/v1/node-alarm-rules",
             "resetNodeAlarmRules",
@@ -174,7 +178,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Operator, EndpointScope::Node)
         .tag("alarms")
         .summary("Restore the default rules of node alarms")
-        .response::<NodeAlarmRules>(200, "The rules in effect."),
+        .response::<NodeAlarmRules>(200, "The rules in effect.")
+        .with_etag(),
     ]
 }
 
@@ -320,7 +325,11 @@ async fn test_notification(call: ApiCall) -> ApiResult {
 }
 
 async fn node_alarm_rules(call: ApiCall) -> ApiResult {
-    call::json_response(run_blocking(&call.app, |alarms| alarms.node_alarm_rules()).await?)
+    content_response(call.headers(), &node_rules(&call).await?)
+}
+
+async fn node_rules(call: &ApiCall) -> Result<NodeAlarmRules, ProblemDetails> {
+    run_blocking(&call.app, |alarms| alarms.node_alarm_rules()).await
 }
 
 async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
@@ -329,6 +338,7 @@ async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
     let recorded = json!(rules);
     // Prevents that objects named by the rules are deleted meanwhile.
     let changing = call.app.changing.lock().await;
+    check_content(call.headers(), &node_rules(&call).await?)?;
     let references = call.app.object_backend.clone();
     let answer = run_blocking(&call.app, move |alarms| {
         alarms.set_node_alarm_rules(rules, &*references)
@@ -336,11 +346,14 @@ async fn set_node_alarm_rules(mut call: ApiCall) -> ApiResult {
     .await?;
     drop(changing);
     audit::record_action(&call, "node_alarm_rules.change", None, Some(recorded)).await;
-    call::json_response(answer)
+    Ok(changed_content_response(&answer))
 }
 
 async fn reset_node_alarm_rules(call: ApiCall) -> ApiResult {
+    let changing = call.app.changing.lock().await;
+    check_content(call.headers(), &node_rules(&call).await?)?;
     let answer = run_blocking(&call.app, |alarms| alarms.reset_node_alarm_rules()).await?;
+    drop(changing);
     audit::record_action(&call, "node_alarm_rules.reset", None, None).await;
-    call::json_response(answer)
+    Ok(changed_content_response(&answer))
 }

@@ -6,8 +6,9 @@ use serde_json::{Map, Value};
 use super::devices::{fields_of, run_blocking};
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, ApiCall};
+use crate::call::{self, ApiCall, ListPage};
 use crate::endpoint::{Endpoint, EndpointScope, get, put};
+use crate::objects::{Preconditions, content_response, content_version};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -25,7 +26,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Viewer, EndpointScope::device("id"))
         .summary("Read attributes of a device")
-        .unpaged::<DeviceAttribute>(),
+        .unpaged::<DeviceAttribute>()
+        .with_etag(),
         of_scope(put(
             "/api/v1/devices/{id}/attributes/{scope}",
             "setDeviceAttributes",
@@ -33,9 +35,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Operator, EndpointScope::device("id"))
         .summary("Set attributes of a device")
-        .description("An object with the keys to set; `null` removes a key, others are kept.")
+        .description(
+            "An object with the keys to set; `null` removes a key, others are kept. The version is that of all attributes of the scope.",
+        )
         .request_body::<Map<String, Value>>()
-        .empty_response(204, "Set."),
+        .empty_response(204, "Set.")
+        .with_etag(),
     ]
 }
 
@@ -49,17 +54,28 @@ fn scope(call: &ApiCall) -> Result<AttributeScope, ProblemDetails> {
 async fn attributes(call: ApiCall) -> ApiResult {
     let (id, scope) = (call.path("id").to_owned(), scope(&call)?);
     let found = run_blocking(&call.app, move |devices| devices.attributes(&id, scope)).await?;
-    call::unpaged_list(found)
+    content_response(
+        call.headers(),
+        &ListPage {
+            data: found,
+            next: None,
+        },
+    )
 }
 
 async fn set_attributes(mut call: ApiCall) -> ApiResult {
     let values = fields_of(call.body_value().await?)?;
     let (id, scope) = (call.path("id").to_owned(), scope(&call)?);
+    let preconditions = Preconditions::read(call.headers())?;
     let subject = format!("{id} {}", call.path("scope"));
     run_blocking(&call.app, move |devices| {
-        devices.set_attributes(&id, scope, values)
+        let check = |data: Vec<DeviceAttribute>| {
+            let version = content_version(&ListPage { data, next: None });
+            preconditions.check(Some(version))
+        };
+        devices.set_attributes_if(&id, scope, values, check)
     })
-    .await?;
+    .await??;
     audit::record_action(&call, "device.attributes", Some(&subject), None).await;
     call::no_content()
 }

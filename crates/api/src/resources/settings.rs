@@ -12,6 +12,7 @@ use crate::changed_settings;
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, put};
 use crate::node_backend::{SettingChangeError, SettingInfo};
 use crate::object_store::run_on_store;
+use crate::objects::{changed_content_response, check_content, content_response};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
 
@@ -69,7 +70,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("configuration")
             .summary("Read a setting")
             .path_parameter("key", about_key)
-            .response::<SettingInfo>(200, "The setting."),
+            .response::<SettingInfo>(200, "The setting.")
+            .with_etag(),
         put("/api/v1/settings/{key}", "putSetting", write)
             .role(Role::Admin, EndpointScope::Node)
             .tag("configuration")
@@ -80,6 +82,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .path_parameter("key", about_key)
             .request_body::<SettingInput>()
             .response::<SettingInfo>(200, "The setting after the change.")
+            .with_etag()
             .problem_response(409, "This setting cannot change while the node runs."),
         delete("/api/v1/settings/{key}", "resetSetting", reset)
             .role(Role::Admin, EndpointScope::Node)
@@ -88,6 +91,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("The value of the configuration applies at once. Without an earlier change nothing happens.")
             .path_parameter("key", about_key)
             .response::<SettingInfo>(200, "The setting after the change.")
+            .with_etag()
             .problem_response(409, "This setting cannot change while the node runs."),
         get("/api/v1/log-level", "getLogLevel", log_level)
             .role(Role::Viewer, EndpointScope::Node)
@@ -127,7 +131,7 @@ fn find(call: &ApiCall) -> Result<SettingInfo, ProblemDetails> {
 }
 
 async fn read(call: ApiCall) -> ApiResult {
-    call::json_response(find(&call)?)
+    content_response(call.headers(), &find(&call)?)
 }
 
 fn change_problem(key: &str, error: SettingChangeError) -> ProblemDetails {
@@ -158,9 +162,11 @@ async fn store(call: &ApiCall, key: &str, value: Option<Value>) -> Result<(), Pr
 
 async fn write(mut call: ApiCall) -> ApiResult {
     let SettingInput { value } = call.body_json().await?;
-    let before = find(&call)?;
+    let before;
     {
         let _changing = call.app.changing.lock().await;
+        before = find(&call)?;
+        check_content(call.headers(), &before)?;
         let changed = call.app.program.set_setting(&before.key, &value);
         changed.map_err(|error| change_problem(&before.key, error))?;
         store(&call, &before.key, Some(value)).await?;
@@ -168,13 +174,15 @@ async fn write(mut call: ApiCall) -> ApiResult {
     let now = find(&call)?;
     let change = serde_json::json!({"before": before.value, "after": now.value});
     audit::record_action(&call, "setting.change", Some(&now.key), Some(change)).await;
-    call::json_response(now)
+    Ok(changed_content_response(&now))
 }
 
 async fn reset(call: ApiCall) -> ApiResult {
-    let before = find(&call)?;
+    let before;
     {
         let _changing = call.app.changing.lock().await;
+        before = find(&call)?;
+        check_content(call.headers(), &before)?;
         let reset = call.app.program.reset_setting(&before.key);
         reset.map_err(|error| change_problem(&before.key, error))?;
         store(&call, &before.key, None).await?;
@@ -182,7 +190,7 @@ async fn reset(call: ApiCall) -> ApiResult {
     let now = find(&call)?;
     let change = serde_json::json!({"before": before.value, "after": now.value});
     audit::record_action(&call, "setting.reset", Some(&now.key), Some(change)).await;
-    call::json_response(now)
+    Ok(changed_content_response(&now))
 }
 
 async fn log_level(call: ApiCall) -> ApiResult {

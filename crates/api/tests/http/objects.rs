@@ -11,7 +11,7 @@ async fn server() -> Server {
     Server::start(&FakeState::with_clients(0)).await
 }
 
-fn etag(head: &str) -> String {
+pub(crate) fn etag(head: &str) -> String {
     let line = head.lines().find(|line| line.starts_with("etag: "));
     line.unwrap_or_else(|| panic!("no ETag: {head}"))["etag: ".len()..].to_owned()
 }

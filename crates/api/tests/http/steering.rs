@@ -5,8 +5,9 @@ use broker::control::{QueuedMessage, StoredMessage};
 use serde_json::{Value, json};
 
 use crate::access::send;
-use crate::client::get;
+use crate::client::{get, request};
 use crate::fake::{FakeState, Server};
+use crate::objects::etag;
 
 fn message(topic: &str, payload: &'static [u8]) -> StoredMessage {
     StoredMessage {
@@ -310,6 +311,33 @@ async fn settings_are_shown_and_some_change() {
         get(server.address, "/api/v1/settings/nothing").await.status,
         404
     );
+}
+
+#[tokio::test]
+async fn a_setting_changes_only_from_the_version_that_was_read() {
+    let state = FakeState::with_clients(0);
+    let server = Server::start(&state).await;
+    let path = "/api/v1/settings/limits.max_qos";
+    let read = get(server.address, path).await;
+    let seen = format!("If-Match: {}\r\n", etag(&read.head));
+    let known = format!("If-None-Match: {}\r\n", etag(&read.head));
+    let unchanged = request(server.address, "GET", path, &known, "").await;
+    assert_eq!((unchanged.status, unchanged.body.as_str()), (304, ""));
+    let changed = send(&server, &seen, "PUT", path, &json!({"value": 1})).await;
+    assert_eq!((changed.status, &changed.json()["value"]), (200, &json!(1)));
+    for (method, body) in [("PUT", json!({"value": 0})), ("DELETE", Value::Null)] {
+        let late = send(&server, &seen, method, path, &body).await;
+        assert_eq!(late.status, 412);
+        assert!(
+            late.problem().contains(&etag(&changed.head)),
+            "{}",
+            late.body
+        );
+    }
+    assert_eq!(get(server.address, path).await.json()["value"], 1);
+    let seen = format!("If-Match: {}\r\n", etag(&changed.head));
+    let reset = send(&server, &seen, "DELETE", path, &Value::Null).await;
+    assert_eq!((reset.status, &reset.json()["value"]), (200, &json!(2)));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Attributes of devices in three scopes: written by the device (client), stored about it (server), and sent to it
 //! (shared).
 
+use std::convert::Infallible;
 use std::ops::Bound;
 use std::sync::PoisonError;
 
@@ -75,6 +76,31 @@ impl Registry {
         scope: AttributeScope,
         values: Vec<(String, Value)>,
     ) -> Result<(), RegistryError> {
+        let Ok(()) =
+            self.write_attributes(device, scope, values, || Ok(Ok::<(), Infallible>(())))?;
+        Ok(())
+    }
+
+    /// Does the same, unless `check` rejects the attributes that the scope has now. No other change happens in between.
+    pub fn set_attributes_if<E>(
+        &self,
+        device: &Device,
+        scope: AttributeScope,
+        values: Vec<(String, Value)>,
+        check: impl FnOnce(Vec<DeviceAttribute>) -> Result<(), E>,
+    ) -> Result<Result<(), E>, RegistryError> {
+        self.write_attributes(device, scope, values, || {
+            Ok(check(self.attributes(device, scope)?))
+        })
+    }
+
+    fn write_attributes<E>(
+        &self,
+        device: &Device,
+        scope: AttributeScope,
+        values: Vec<(String, Value)>,
+        check: impl FnOnce() -> Result<Result<(), E>, RegistryError>,
+    ) -> Result<Result<(), E>, RegistryError> {
         let invalid = |message: String| RegistryError::Invalid {
             field: "attributes".to_owned(),
             message,
@@ -87,8 +113,11 @@ impl Registry {
         }
         let now_ms = wall_clock::now_ms();
         let inner = &self.inner;
-        // Changes are serialised, so that the limit holds.
+        // Changes are serialised, so that the limit and the check hold.
         let writing = inner.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(rejection) = check()? {
+            return Ok(Err(rejection));
+        }
         let mut batch = inner.tables.batch()?;
         let mut fresh = 0;
         for (key, value) in &values {
@@ -126,7 +155,7 @@ impl Registry {
                 removed: &removed,
             });
         }
-        Ok(())
+        Ok(Ok(()))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use ring::hmac;
 use serde_json::{Value, json};
 
-use super::{api, connect, get, product, with_token};
+use super::{api, ask, connect, get, if_match, product, with_token};
 use crate::support::{Node, Raw, eventually};
 
 fn report(raw: &mut Raw, values: Value) {
@@ -425,7 +425,16 @@ fn the_node_raises_alarms_about_itself_by_rules_that_can_change() {
     };
     let (status, answer) = api(&node, "PUT", "node-alarm-rules", &rule("temperature"));
     assert_eq!(status, 422, "{answer}");
+    let (_, head, _) = ask(&node, ("GET", "node-alarm-rules"), "", "");
+    let seen = if_match(&head);
     put(&node, "node-alarm-rules", &rule("memory_mb"));
+    for (method, body) in [
+        ("PUT", rule("latency_p95_ms").to_string()),
+        ("DELETE", String::new()),
+    ] {
+        let (status, _, problem) = ask(&node, (method, "node-alarm-rules"), &seen, &body);
+        assert_eq!(status, 412, "{problem}");
+    }
     let of_node = |state: &str| {
         let answer = get(
             &node,

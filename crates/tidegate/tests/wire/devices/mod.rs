@@ -70,6 +70,13 @@ fn ask_at(
     (status, head.to_owned(), value)
 }
 
+/// Fields of a change of the version that a response has.
+fn if_match(head: &str) -> String {
+    let version = head.lines().find_map(|line| line.strip_prefix("etag: "));
+    let version = version.unwrap_or_else(|| panic!("no ETag: {head}"));
+    format!("content-type: application/json\r\nif-match: {version}\r\n")
+}
+
 fn api(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
     api_at(node.address("http"), method, path, body)
 }
@@ -409,6 +416,14 @@ fn the_api_stores_devices_and_reports_errors() {
     assert_eq!(status, 204);
     let (_, listed) = api(&node, "GET", "devices/m1/attributes/shared", &Value::Null);
     assert_eq!(listed["data"][0]["value"], 5);
+    let path = "devices/m1/attributes/shared";
+    let (_, head, _) = ask(&node, ("GET", path), "", "");
+    let fields = if_match(&head);
+    assert_eq!(ask(&node, ("PUT", path), &fields, r#"{"rate": 6}"#).0, 204);
+    let (status, _, problem) = ask(&node, ("PUT", path), &fields, r#"{"rate": 7}"#);
+    assert_eq!(status, 412, "{problem}");
+    let (_, _, listed) = ask(&node, ("GET", path), "", "");
+    assert_eq!(listed["data"][0]["value"], 6);
     assert_eq!(
         api(&node, "GET", "devices/m1/attributes/other", &Value::Null).0,
         404
