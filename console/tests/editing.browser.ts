@@ -1,8 +1,9 @@
-/** Two people change the same object: the second is warned, and nothing is lost. */
+/** Two people change the same object: the second sees what differs, and nothing is lost. */
 
 import type { Browser, BrowserContext, Page } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { launch, loggedIn, open, settled } from './support/browser';
+import { accessibilityProblems, expectNone, saveScreenshot } from './support/checks';
 import { eventually, TestNode } from './support/node';
 
 const path = '/api/v1/endpoints/hall';
@@ -64,6 +65,123 @@ test('editing: the second of two people can save over the first', async () => {
   await dialog.waitFor({ state: 'hidden' });
   const stored = await node.expect('GET', path);
   expect(stored.name).toBe('Hall of Ann');
+  await page.close();
+});
+
+test('editing: fields that only one of two people changed are kept, and the second chooses for the others', async () => {
+  const page = await editTogether();
+  const dialog = page.getByRole('dialog');
+  const merge = dialog.getByRole('button', { name: 'Save the changes of both' });
+  const field = dialog.getByRole('group', { name: 'Name' });
+  await field.getByText('Before Hall', { exact: true }).waitFor();
+  await dialog.getByText('1 field is left to choose.').waitFor();
+  expect(await merge.isDisabled()).toBe(true);
+  expectNone(await accessibilityProblems(page));
+  await saveScreenshot(page, '/relay/hall', 'conflict');
+  await field.getByRole('radio', { name: 'Yours Hall of Ann' }).check();
+  await merge.click();
+  await dialog.waitFor({ state: 'hidden' });
+  expect(await node.expect('GET', path)).toMatchObject({ name: 'Hall of Ann', history_messages: 7 });
+  await page.close();
+});
+
+test('editing: changes of different fields are saved together without a choice', async () => {
+  await node.expect('PUT', path, { name: 'Hall', mode: 'direct' });
+  const page = await open(profile, '/relay/hall');
+  await page.getByRole('button', { name: 'Settings' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByLabel('Name').fill('Hall of Ann');
+  await node.expect('PUT', path, { name: 'Hall', mode: 'direct', history_messages: 7 });
+  await dialog.getByRole('button', { name: 'Save', exact: true }).click();
+  await dialog.getByText('You changed different fields, so that both changes can be kept.').waitFor();
+  // A third person saves while the second looks at the changes.
+  await node.expect('PUT', path, { name: 'Hall', mode: 'direct', history_messages: 8 });
+  const merge = dialog.getByRole('button', { name: 'Save the changes of both' });
+  await merge.click();
+  await dialog.getByText('Theirs 8').waitFor();
+  await merge.click();
+  await dialog.waitFor({ state: 'hidden' });
+  expect(await node.expect('GET', path)).toMatchObject({ name: 'Hall of Ann', history_messages: 8 });
+  await page.close();
+});
+
+test('editing: a setting that somebody else has changed meanwhile is not overwritten', async () => {
+  const setting = '/api/v1/settings/limits.max_qos';
+  const page = await open(profile, '/settings?tab=settings&setting=limits.max_qos');
+  const drawer = page.getByRole('dialog');
+  await drawer.getByLabel('New value').fill('0');
+  await node.expect('PUT', setting, { value: 1 });
+  await drawer.getByRole('button', { name: 'Change', exact: true }).click();
+  await drawer.getByRole('radio', { name: 'Yours 0' }).waitFor();
+  expect((await node.expect('GET', setting)).value).toBe(1);
+  await drawer.getByRole('radio', { name: 'Theirs 1' }).check();
+  await drawer.getByRole('button', { name: 'Save the changes of both' }).click();
+  await drawer.waitFor({ state: 'hidden' });
+  expect((await node.expect('GET', setting)).value).toBe(1);
+  await node.expect('DELETE', setting);
+  await page.close();
+});
+
+test('editing: controls of a device that two people add are both kept', async () => {
+  await node.expect('PUT', '/api/v1/products/lamp', {});
+  await node.expect('PUT', '/api/v1/devices/lamp-1', { product: 'lamp' });
+  const attributes = '/api/v1/devices/lamp-1/attributes/server';
+  const control = { id: 'a', kind: 'switch', label: 'Lamp', command: 'set' };
+  const controls = async () => {
+    const { data } = await node.expect('GET', attributes);
+    const found = data.find(({ key }: { key: string }) => key === 'console_controls');
+    return found.value as { label: string; icon?: string; defaultValue?: unknown }[];
+  };
+  await node.expect('PUT', attributes, { console_controls: [control] });
+  const page = await open(profile, '/devices/lamp-1?tab=commands');
+  const add = async (label: string) => {
+    await page.getByRole('button', { name: 'Add a control' }).click();
+    const dialog = page.getByRole('dialog');
+    await dialog.getByRole('combobox', { name: 'Kind' }).click();
+    await page.getByRole('option', { name: 'slider' }).click();
+    await dialog.getByLabel('Label').fill(label);
+    await dialog.getByLabel('Command').fill('dim');
+    await dialog.getByLabel('Initial value').fill('30');
+    await dialog.getByRole('combobox', { name: 'Icon' }).click();
+    await page.getByRole('option', { name: 'bulb' }).click();
+    return dialog;
+  };
+  // Another attribute changes the version, but is no conflict.
+  const first = await add('Dimmer');
+  await node.expect('PUT', attributes, { floor: 2 });
+  await first.getByRole('button', { name: 'Save' }).click();
+  await first.waitFor({ state: 'hidden' });
+  await page.getByRole('region', { name: 'Dimmer' }).getByText('30').waitFor();
+  const second = await add('Second');
+  await node.expect('PUT', attributes, { console_controls: [control, { ...control, id: 'b', label: 'Theirs' }] });
+  await second.getByRole('button', { name: 'Save' }).click();
+  await second.getByRole('button', { name: 'Save the changes of both' }).click();
+  await second.waitFor({ state: 'hidden' });
+  const stored = await controls();
+  // They have removed the first one, which nobody else has changed.
+  expect(stored.map(({ label }) => label).sort()).toEqual(['Lamp', 'Second', 'Theirs']);
+  expect(stored.find(({ label }) => label === 'Second')).toMatchObject({ icon: 'bulb', defaultValue: 30 });
+  await page.close();
+});
+
+test('editing: rules of node alarms are saved with the version that was opened', async () => {
+  const rules = '/api/v1/node-alarm-rules';
+  const rule = (id: string, value: number) => ({
+    id,
+    raise: [{ severity: 'MAJOR', when: { key: 'memory_mb', is: '>', value } }],
+  });
+  await node.expect('PUT', rules, { rules: [rule('large', 90_000)] });
+  const page = await open(profile, '/alarms?tab=node');
+  await page.getByRole('button', { name: 'large' }).click();
+  const drawer = page.getByRole('dialog');
+  await drawer.getByLabel('Text').fill('The node is large.');
+  await node.expect('PUT', rules, { rules: [rule('large', 80_000), rule('huge', 99_000)] });
+  await drawer.getByRole('button', { name: 'Save', exact: true }).click();
+  await drawer.getByRole('button', { name: 'Save the changes of both' }).click();
+  await eventually('the drawer is closed', async () => (await drawer.count()) === 0);
+  const stored = await node.expect('GET', rules);
+  expect(stored.rules).toMatchObject([{ ...rule('large', 80_000), details: 'The node is large.' }, { id: 'huge' }]);
+  await node.expect('DELETE', rules);
   await page.close();
 });
 

@@ -19,12 +19,15 @@ export type ConfigurationObject = ObjectFrame & Fields;
 
 const frameFields = ['origin', 'declared_at', 'version', 'created_at_ms', 'updated_at_ms'];
 
-/** A call whose path is chosen at run time; the typed client knows only literal paths. */
-export async function send<T>(
-  method: 'GET' | 'POST' | 'PUT' | 'DELETE',
-  path: string,
-  options: { body?: unknown; headers?: Record<string, string>; signal?: AbortSignal } = {},
-): Promise<T> {
+type Method = 'GET' | 'POST' | 'PUT' | 'DELETE';
+
+interface SendOptions {
+  body?: unknown;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+async function request(method: Method, path: string, options: SendOptions): Promise<Response> {
   let response: Response;
   try {
     response = await authorizedFetch(path, {
@@ -38,8 +41,29 @@ export async function send<T>(
     throw unreachable();
   }
   if (!response.ok) throw await problemOf(response);
+  return response;
+}
+
+/** A call whose path is chosen at run time; the typed client knows only literal paths. */
+export async function send<T>(method: Method, path: string, options: SendOptions = {}): Promise<T> {
+  const response = await request(method, path, options);
   return (response.status === 204 ? null : await response.json()) as T;
 }
+
+/** A value that is no configuration object, with its version. */
+export interface Versioned<T> {
+  value: T;
+  etag: string;
+}
+
+/** Reads a value whose version is only an ETag. */
+export async function readVersioned<T>(path: string, signal?: AbortSignal): Promise<Versioned<T>> {
+  const response = await request('GET', path, { signal });
+  return { value: (await response.json()) as T, etag: response.headers.get('etag') ?? '*' };
+}
+
+/** Changes the version that was read: a change by somebody else in the meantime is rejected with 412. */
+export const ifMatch = ({ etag }: Versioned<unknown>) => ({ 'if-match': etag });
 
 /** A path with a query of those parameters that have a value. */
 export function withQuery(

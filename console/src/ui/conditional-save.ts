@@ -1,8 +1,7 @@
 /** Changes of one item of a list that is saved as a whole, such as an alarm rule of a product. */
 
 import { useState } from 'react';
-import { ApiError } from '../api/client';
-import { isVersionConflict } from './version-conflict';
+import { isVersionConflict, type VersionConflictProps } from './version-conflict';
 
 /** A part of an object as it was read. */
 export interface ReadValue<T> {
@@ -24,11 +23,6 @@ export function withItem<T extends Identified>(list: readonly T[], id: string | 
 
 export function withoutItem<T extends Identified>(list: readonly T[], id: string): T[] {
   return list.filter((each) => each.id !== id);
-}
-
-/** For values without a version: the conflict that the node would report. `now` is read just before a change is saved. */
-export function rejectOtherVersion(edited: unknown, now: unknown): void {
-  if (JSON.stringify(edited) !== JSON.stringify(now)) throw new ApiError(412, 'Somebody else changed this meanwhile.');
 }
 
 /** Saves changes of the value as it was when the editor was opened, not of one that was read in the meantime. */
@@ -54,14 +48,26 @@ export function useConditionalSave<T>(opened: ReadValue<T>, read: () => Promise<
     isConflict: isVersionConflict(error),
     error,
     save: (change: (value: T) => T) => apply(base, change),
-    /** After a conflict: makes the change in the newest version. */
-    overwrite: async (change: (value: T) => T) => apply(await read(), change),
-    /** After a conflict: edits the newest version from now on, and returns it. */
-    load: async () => {
-      const newest = await read();
-      setBase(newest);
-      setError(undefined);
-      return newest.value;
-    },
+    /** After a conflict: what [`VersionConflict`] asks. `onLoad` shows the other version in the editor. */
+    conflict: (change: (value: T) => T, onLoad: (theirs: T) => void): VersionConflictProps<T> => ({
+      base: base.value,
+      mine: change(base.value),
+      mineOver: change,
+      read: async () => {
+        const newest = await read();
+        return {
+          value: newest.value,
+          save: async (value) => {
+            await newest.save(value);
+            onSaved();
+          },
+          load: () => {
+            setBase(newest);
+            setError(undefined);
+            onLoad(newest.value);
+          },
+        };
+      },
+    }),
   };
 }

@@ -82,17 +82,20 @@ function EditorForm({
 }: EditorProps & { scope: SchemaScope }) {
   const { t } = useLingui();
   const known = Object.keys(scope.root.properties ?? {});
-  const [version, setVersion] = useState(object?.version);
+  const [edited, setEdited] = useState(object);
   const form = useForm(scope, kind.pseudoFields, object ? writable(object, known) : (initial ?? kind.initial ?? {}));
   const [view, setView] = useState('form');
   // The text of the JSON view begins again with each version that is loaded.
   const [loads, setLoads] = useState(0);
   const [isDeleting, setDeleting] = useState(false);
   const save = useSave(kind.path);
+  // Of its own, so that a conflict stays visible until it is resolved.
+  const resolution = useSave(kind.path);
   const id = object && String(object[kind.idField]);
   const isDeclared = object !== undefined && !isStored(object);
   const isReadOnly = isDeclared || !mayChange;
-  const body = kind.toBody?.(form.values) ?? form.values;
+  const bodyOf = (values: Fields) => kind.toBody?.(values) ?? values;
+  const body = bodyOf(form.values);
   const isConflict = isVersionConflict(save.error);
   const rejected =
     save.error instanceof ApiError && save.error.field
@@ -103,21 +106,14 @@ function EditorForm({
   const hidden = form.hiddenProblems(fields.map((field) => field.name));
   const isRejectedFieldShown = fields.some((field) => field.name === rejected?.field.split(/[.[]/)[0]);
 
-  const send_ = (ifMatch: number | undefined) => {
-    save.mutate(
-      { id, version: ifMatch, body },
-      {
-        onSuccess: (saved) => {
-          notifications.show({ message: object ? t`${id} was saved.` : t`Created.` });
-          if (object === undefined && onCreated) onCreated(saved);
-          else onClose();
-        },
-      },
-    );
+  const onSaved = (saved: ConfigurationObject) => {
+    notifications.show({ message: object ? t`${id} was saved.` : t`Created.` });
+    if (object === undefined && onCreated) onCreated(saved);
+    else onClose();
   };
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (form.submit()) send_(version);
+    if (form.submit()) save.mutate({ id, version: edited?.version, body }, { onSuccess: onSaved });
   };
   const current = () => send<ConfigurationObject>('GET', objectPath(kind.path, id ?? ''));
 
@@ -154,16 +150,24 @@ function EditorForm({
             ))}
           </div>
         )}
-        {isConflict && (
+        {isConflict && edited && (
           <VersionConflict
-            onLoad={async () => {
-              const latest = await current();
-              form.setAll(writable(latest, known));
-              setVersion(latest.version);
-              setLoads((previous) => previous + 1);
-              save.reset();
+            base={bodyOf(writable(edited, known))}
+            mine={body}
+            read={async () => {
+              const theirs = await current();
+              return {
+                value: bodyOf(writable(theirs, known)),
+                save: async (merged) =>
+                  onSaved(await resolution.mutateAsync({ id, version: theirs.version, body: merged })),
+                load: () => {
+                  form.setAll(writable(theirs, known));
+                  setEdited(theirs);
+                  setLoads((previous) => previous + 1);
+                  save.reset();
+                },
+              };
             }}
-            onOverwrite={async () => send_((await current()).version)}
           />
         )}
         {save.error && !isConflict && !(rejected && isRejectedFieldShown && view === 'form') && (

@@ -39,7 +39,7 @@ import {
   type Condition,
   type Test,
 } from './condition';
-import { severities, SeverityBadge, type Severity } from './severity';
+import { SeverityBadge, useSeverityOptions, type Severity } from './severity';
 
 const maxRaise = 8;
 
@@ -158,6 +158,7 @@ function RuleDrawer({ rule, opened, read, keys, mayChange, onClose }: RuleDrawer
   const edit = useConditionalSave(opened, read, onClose);
   const removal = useConditionalSave(opened, read, onClose);
   const [isSubmitted, setSubmitted] = useState(false);
+  const severities = useSeverityOptions();
   const notifications = useList<{ name: string }>('/api/v1/notifications');
   const set = (change: Partial<AlarmRule>) => setValue((previous) => ({ ...previous, ...change }));
   const isTaken = value.id !== rule?.id && edit.value.some((each) => each.id === value.id);
@@ -167,8 +168,8 @@ function RuleDrawer({ rule, opened, read, keys, mayChange, onClose }: RuleDrawer
     setSubmitted(true);
     if (isComplete(value) && !isTaken) void edit.save(changed);
   };
-  const load = async () => {
-    const theirs = (await edit.load()).find((each) => each.id === rule?.id);
+  const load = (rules: AlarmRule[]) => {
+    const theirs = rules.find((each) => each.id === rule?.id);
     // They have removed it, or it is a new one.
     if (rule && !theirs) onClose();
     if (theirs) setValue(theirs);
@@ -300,7 +301,7 @@ function RuleDrawer({ rule, opened, read, keys, mayChange, onClose }: RuleDrawer
             </>
           )}
           {edit.isConflict ? (
-            <VersionConflict onLoad={load} onOverwrite={() => edit.overwrite(changed)} />
+            <VersionConflict {...edit.conflict(changed, load)} />
           ) : (
             edit.error && (
               <Text size="sm" c="var(--tg-critical)" role="alert">

@@ -3,9 +3,9 @@ import { Trans } from '@lingui/react/macro';
 import { IconRestore } from '@tabler/icons-react';
 import { useState } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
-import { send } from '../../api/objects';
+import { ifMatch, readVersioned, send, type Versioned } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
-import { rejectOtherVersion, type ReadValue } from '../../ui/conditional-save';
+import type { ReadValue } from '../../ui/conditional-save';
 import { Confirm } from '../../ui/confirm';
 import { ShowCall } from '../../ui/show-call';
 import { AlarmRuleList } from './alarm-rule-editor';
@@ -13,7 +13,9 @@ import type { AlarmRule } from './condition';
 
 const path = '/api/v1/node-alarm-rules';
 
-const readRules = (signal?: AbortSignal) => send<Schemas['NodeAlarmRules']>('GET', path, { signal });
+type StoredRules = Versioned<Schemas['NodeAlarmRules']>;
+
+const readRules = (signal?: AbortSignal): Promise<StoredRules> => readVersioned(path, signal);
 
 /** Metrics of the node that its alarm rules can use. */
 const keys = [
@@ -35,14 +37,16 @@ export function NodeAlarmRules() {
   const caller = useCaller();
   const mayChange = mayOnNode(caller, 'operator');
   const [isAsking, setAsking] = useState(false);
-  const rules = useRead([path], readRules);
-  const save = useChange((next: AlarmRule[]) => send('PUT', path, { body: { rules: next } }), [[path]]);
-  const stored = ({ rules: list }: Schemas['NodeAlarmRules']): ReadValue<AlarmRule[]> => ({
-    value: list as unknown as AlarmRule[],
-    save: async (next) => {
-      rejectOtherVersion(list, (await readRules()).rules);
-      await save.mutateAsync(next);
-    },
+  const read = useRead([path], readRules);
+  const rules = read.data?.value;
+  const save = useChange(
+    ({ over, next }: { over: StoredRules; next: AlarmRule[] }) =>
+      send('PUT', path, { body: { rules: next }, headers: ifMatch(over) }),
+    [[path]],
+  );
+  const stored = (version: StoredRules): ReadValue<AlarmRule[]> => ({
+    value: version.value.rules as unknown as AlarmRule[],
+    save: (next) => save.mutateAsync({ over: version, next }),
   });
   const reset = useChange(() => send('DELETE', path), [[path]]);
   return (
@@ -53,22 +57,22 @@ export function NodeAlarmRules() {
           can send them.
         </Trans>
       </Text>
-      {rules.data?.enabled === false && (
+      {rules?.enabled === false && (
         <Alert color="yellow" variant="light">
           <Trans>These rules are not evaluated: the setting alarms.node_alarms_enabled is false.</Trans>
         </Alert>
       )}
       <AlarmRuleList
-        stored={rules.data && stored(rules.data)}
+        stored={read.data && stored(read.data)}
         read={async () => stored(await readRules())}
-        error={rules.error}
+        error={read.error}
         keys={keys}
         mayChange={mayChange}
         empty={<Trans>The node raises no alarms about itself.</Trans>}
         toolbar={
           <>
             <ShowCall method="GET" path={path} ctl="node-alarm-rules show" />
-            {mayChange && rules.data?.is_changed && (
+            {mayChange && rules?.is_changed && (
               <Button variant="default" leftSection={<IconRestore size={14} />} onClick={() => setAsking(true)}>
                 <Trans>Restore the defaults</Trans>
               </Button>

@@ -8,6 +8,7 @@ import type { Schema, SchemaScope } from '../../api/json-schema';
 import { isStored, objectPath, useObject, useSave, type ConfigurationObject } from '../../api/objects';
 import { useSchema } from '../../api/schemas';
 import { variantName, variantStart } from '../../api/schema-variants';
+import { nodeTypeName, nodeTypeText, outcomeName } from '../../api/value-names';
 import { mayOnNode, useCaller } from '../../api/session';
 import { newPart } from '../../new-paths';
 import { ConfirmDeletion } from '../../ui/confirm-deletion';
@@ -94,14 +95,16 @@ interface StoredEditorProps {
   read: () => Promise<ConfigurationObject>;
 }
 
+function chainOf(stored: ConfigurationObject): Chain {
+  const { nodes, relations, first, description } = stored as unknown as Chain;
+  return { nodes, relations, ...(first ? { first } : {}), ...(description ? { description } : {}) };
+}
+
 /** Edits the stored chain; changes stay, also when somebody else saves another version. */
 function StoredEditor({ id, newest, read }: StoredEditorProps) {
   const edited = useEditedObject(newest);
   const { base } = edited;
-  const initial = useMemo(() => {
-    const { nodes, relations, first, description } = base as unknown as Chain;
-    return { nodes, relations, ...(first ? { first } : {}), ...(description ? { description } : {}) };
-  }, [base]);
+  const initial = useMemo(() => chainOf(base), [base]);
   return <Editor key={base.version} id={id} stored={{ ...edited, read }} start={initial} />;
 }
 
@@ -122,6 +125,8 @@ function Editor({ id, stored, start: initial }: EditorProps) {
   const [isDeleting, setDeleting] = useState(false);
   const scope = useSchema('RuleChainInput');
   const save = useSave(path);
+  // Of its own, so that a conflict stays visible until it is resolved.
+  const resolution = useSave(path);
   const isDeclared = stored !== null && !isStored(stored.base);
   const isReadOnly = isDeclared || !mayOnNode(caller, 'operator');
   const chosen = id ?? newId.trim();
@@ -133,17 +138,11 @@ function Editor({ id, stored, start: initial }: EditorProps) {
   useReportedChange(isChanged, stored?.setChanged);
   const isConflict =
     stored !== null && !save.isPending && (isVersionConflict(save.error) || (isChanged && stored.isOutdated));
-  const submit = (version: number | undefined) =>
-    save.mutate(
-      { id: id ?? undefined, version, body },
-      {
-        onSuccess: (saved) => {
-          notifications.show({ message: t`${chosen} was saved.` });
-          stored?.load(saved);
-          if (id === null) navigate(`/chains/${encodeURIComponent(chosen)}`);
-        },
-      },
-    );
+  const onStored = (saved: ConfigurationObject) => {
+    notifications.show({ message: t`${chosen} was saved.` });
+    stored?.load(saved);
+    if (id === null) navigate(`/chains/${encodeURIComponent(chosen)}`);
+  };
   const wrong = scope ? chain.nodes.filter((each) => nodeProblems(each, variants, scope).length > 0) : [];
   const add = (variant: Schema) => {
     const type = variantName(variant);
@@ -184,9 +183,9 @@ function Editor({ id, stored, start: initial }: EditorProps) {
                 <Menu.Dropdown>
                   {variants.map((variant) => (
                     <Menu.Item key={variantName(variant)} onClick={() => add(variant)}>
-                      <b>{variantName(variant).replaceAll('_', ' ')}</b>
+                      <b>{nodeTypeName(variantName(variant))}</b>
                       <Text size="xs" c="dimmed" maw={320}>
-                        {variant.description}
+                        {nodeTypeText(variantName(variant)) ?? variant.description}
                       </Text>
                     </Menu.Item>
                   ))}
@@ -262,8 +261,19 @@ function Editor({ id, stored, start: initial }: EditorProps) {
       </div>
       {isConflict ? (
         <VersionConflict
-          onLoad={async () => stored.load(await stored.read())}
-          onOverwrite={async () => submit((await stored.read()).version)}
+          base={initial}
+          mine={chain}
+          read={async () => {
+            const theirs = await stored.read();
+            return {
+              value: chainOf(theirs),
+              save: async (merged) => {
+                const saving = { id: chosen, version: theirs.version, body: { ...merged } };
+                onStored(await resolution.mutateAsync(saving));
+              },
+              load: () => stored.load(theirs),
+            };
+          }}
         />
       ) : (
         save.error && (
@@ -280,7 +290,9 @@ function Editor({ id, stored, start: initial }: EditorProps) {
               leftSection={<IconDeviceFloppy size={15} />}
               loading={save.isPending}
               disabled={chosen === '' || chain.nodes.length === 0 || wrong.length > 0 || (id !== null && !isChanged)}
-              onClick={() => submit(stored?.base.version)}
+              onClick={() =>
+                save.mutate({ id: id ?? undefined, version: stored?.base.version, body }, { onSuccess: onStored })
+              }
             >
               <Trans>Save</Trans>
             </Button>
@@ -356,7 +368,7 @@ function NodePanel({
   const targets = chain.nodes.map((each) => each.id).filter((to) => to !== id && !closesCycle(chain, id, to));
   return (
     <Panel
-      title={type.replaceAll('_', ' ')}
+      title={nodeTypeName(type)}
       actions={
         !isReadOnly && (
           <ActionIcon aria-label={t`Delete the node ${id}`} onClick={onDelete}>
@@ -367,11 +379,9 @@ function NodePanel({
     >
       <fieldset disabled={isReadOnly} className="plain-fieldset">
         <Stack gap="sm">
-          {schema.description && (
-            <Text size="xs" c="dimmed">
-              {schema.description.replaceAll('`', '')}
-            </Text>
-          )}
+          <Text size="xs" c="dimmed">
+            {nodeTypeText(type) ?? schema.description?.replaceAll('`', '')}
+          </Text>
           <TextInput
             label={t`Id`}
             value={typedId}
@@ -399,7 +409,7 @@ function NodePanel({
           {own.map((relation) => (
             <div key={`${relation.on} ${relation.to}`} className="row">
               <span className="grow">
-                {relation.on} → {relation.to}
+                {outcomeName(relation.on)} → {relation.to}
               </span>
               <ActionIcon
                 size="sm"
@@ -416,8 +426,8 @@ function NodePanel({
               <Select
                 key={`${on} ${own.length}`}
                 size="xs"
-                aria-label={t`Node after ${on}`}
-                placeholder={t`on ${on}, continue with …`}
+                aria-label={t`Node after ${outcomeName(on)}`}
+                placeholder={t`on ${outcomeName(on)}, continue with …`}
                 data={targets.filter((to) => !own.some((each) => each.on === on && each.to === to))}
                 value={null}
                 onChange={(to) => to && onChange(withRelation(chain, { from: id, to, on }))}

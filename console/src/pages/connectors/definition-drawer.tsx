@@ -137,6 +137,8 @@ function DrawerForm({
   const [showAll, setShowAll] = useState(false);
   const [isDeleting, setDeleting] = useState(false);
   const save = useSave(path);
+  // Of its own, so that a conflict stays visible until it is resolved.
+  const resolution = useSave(path);
   const isDeclared = object !== null && !isStored(object);
   const isReadOnly = isDeclared || !mayChange;
   const form = definition.schemaOf(values);
@@ -150,17 +152,11 @@ function DrawerForm({
     ...oneOf.filter((each) => each !== variant),
     ...(definition.hidden ?? []),
   ];
-  const submitVersion = (version: number | undefined) =>
-    save.mutate(
-      { id: name ?? undefined, version, body },
-      {
-        onSuccess: () => {
-          notifications.show({ message: t`${chosen} was saved.` });
-          onSaved?.(chosen);
-          onClose();
-        },
-      },
-    );
+  const onStored = () => {
+    notifications.show({ message: t`${chosen} was saved.` });
+    onSaved?.(chosen);
+    onClose();
+  };
   const submit = (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
     setShowAll(true);
@@ -169,7 +165,7 @@ function DrawerForm({
     setTimeout(() => element.querySelector<HTMLElement>('[aria-invalid="true"]')?.focus());
     if (!form || chosen === '' || formProblems(body, form.schema, form.scope).some((each) => each.path !== 'name'))
       return;
-    submitVersion(object?.version);
+    save.mutate({ id: name ?? undefined, version: object?.version, body }, { onSuccess: onStored });
   };
   const isChanged = JSON.stringify(values) !== JSON.stringify(start);
   useReportedChange(isChanged, stored?.setChanged);
@@ -229,8 +225,19 @@ function DrawerForm({
         {testPath && mayChange && <Test path={testPath} body={name === null ? body : undefined} />}
         {isConflict ? (
           <VersionConflict
-            onLoad={async () => stored.load(await stored.read())}
-            onOverwrite={async () => submitVersion((await stored.read()).version)}
+            base={start}
+            mine={values}
+            read={async () => {
+              const theirs = await stored.read();
+              return {
+                value: valuesOf(theirs),
+                save: async (merged) => {
+                  await resolution.mutateAsync({ id: chosen, version: theirs.version, body: merged });
+                  onStored();
+                },
+                load: () => stored.load(theirs),
+              };
+            }}
           />
         ) : (
           save.error && (

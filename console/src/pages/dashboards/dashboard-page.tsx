@@ -52,13 +52,16 @@ function Dashboard({ stored, read }: DashboardProps) {
   const [, navigate] = useLocation();
   const [edit, setEdit] = useUrlState('edit');
   const { span, spanMs, setSpan } = useSpan('1h');
-  // What is edited, with the version that it began with.
+  // What is edited, with the version that it began with, and that version.
+  const [base, setBase] = useState<StoredDashboard | null>(null);
   const [draft, setDraft] = useState<StoredDashboard | null>(null);
   const [edited, setEdited] = useState<Card | null>(null);
   const [isSharing, setSharing] = useState(false);
   const [isDeleting, setDeleting] = useState(false);
   const { ref, toggle } = useFullscreenElement<HTMLDivElement>();
   const save = useSave<StoredDashboard>(path);
+  // Of its own, so that a conflict stays visible until it is resolved.
+  const resolution = useSave<StoredDashboard>(path);
   const isOperator =
     stored.namespace === null ? mayOnNode(caller, 'operator') : mayInNamespace(caller, 'operator', stored.namespace);
   const mayChange = isStored(stored) && isOperator;
@@ -68,24 +71,23 @@ function Dashboard({ stored, read }: DashboardProps) {
     () => ({ source: dashboardSource(stored.id, stored.version), spanMs, mayControl: isOperator }),
     [isOperator, spanMs, stored.id, stored.version],
   );
-  const change = (next: Partial<StoredDashboard>) => setDraft((previous) => ({ ...(previous ?? stored), ...next }));
-  const saveDraft = (edition: StoredDashboard, version: number | undefined) =>
-    save.mutate(
-      { id: edition.id, version, body: bodyOf(edition) },
-      {
-        onSuccess: () => {
-          setDraft(null);
-          setEdit('');
-          notifications.show({ message: t`The dashboard was saved.` });
-        },
-      },
-    );
+  const change = (next: Partial<StoredDashboard>) => {
+    if (draft === null) setBase(stored);
+    setDraft((previous) => ({ ...(previous ?? stored), ...next }));
+  };
+  const stopEditing = () => {
+    setDraft(null);
+    setBase(null);
+    save.reset();
+    setEdit('');
+  };
+  const onSaved = () => {
+    stopEditing();
+    notifications.show({ message: t`The dashboard was saved.` });
+  };
   const done = () => {
-    if (draft === null) {
-      setEdit('');
-      return;
-    }
-    saveDraft(draft, draft.version);
+    if (draft === null) setEdit('');
+    else save.mutate({ id: draft.id, version: draft.version, body: bodyOf(draft) }, { onSuccess: onSaved });
   };
   const kinds = Object.entries(useCardKindNames()) as [CardKind, string][];
   const add = (
@@ -112,14 +114,7 @@ function Dashboard({ stored, read }: DashboardProps) {
         isEditing ? (
           <>
             {add}
-            <Button
-              variant="default"
-              onClick={() => {
-                setDraft(null);
-                save.reset();
-                setEdit('');
-              }}
-            >
+            <Button variant="default" onClick={stopEditing}>
               <Trans>Cancel</Trans>
             </Button>
             <Button loading={save.isPending} onClick={done}>
@@ -191,14 +186,25 @@ function Dashboard({ stored, read }: DashboardProps) {
           />
         </div>
       )}
-      {isEditing && draft && isVersionConflict(save.error) ? (
+      {isEditing && draft && base && isVersionConflict(save.error) ? (
         <VersionConflict
-          onLoad={async () => {
-            await read();
-            setDraft(null);
-            save.reset();
+          base={bodyOf(base)}
+          mine={bodyOf(draft)}
+          read={async () => {
+            const theirs = await read();
+            return {
+              value: bodyOf(theirs),
+              save: async (body) => {
+                await resolution.mutateAsync({ id: theirs.id, version: theirs.version, body });
+                onSaved();
+              },
+              load: () => {
+                setDraft(null);
+                setBase(null);
+                save.reset();
+              },
+            };
           }}
-          onOverwrite={async () => saveDraft(draft, (await read()).version)}
         />
       ) : (
         isEditing &&

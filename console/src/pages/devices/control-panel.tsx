@@ -12,49 +12,64 @@ import {
   TextInput,
 } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
-import { IconPencil, IconPlus, IconSend } from '@tabler/icons-react';
+import { IconApi, IconBolt, IconBulb, IconFlame, IconPencil, IconPlus, IconSend, type Icon } from '@tabler/icons-react';
 import { useState, type FormEvent } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
-import { objectPath, send } from '../../api/objects';
+import { ifMatch, objectPath, readVersioned, send, type Versioned } from '../../api/objects';
 import { formatDuration } from '../../format';
-import {
-  rejectOtherVersion,
-  useConditionalSave,
-  withItem,
-  withoutItem,
-  type ReadValue,
-} from '../../ui/conditional-save';
+import { useConditionalSave, withItem, withoutItem, type ReadValue } from '../../ui/conditional-save';
 import { Confirm } from '../../ui/confirm';
 import { Panel } from '../../ui/page';
 import { StateBadge, type Health } from '../../ui/state-badge';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
-import { VersionConflict } from '../../ui/version-conflict';
-import { controlsAttribute, controlsOf, paramsOf, type Control, type ControlKind } from './controls';
+import { isEqual } from '../../ui/merge';
+import { isVersionConflict, VersionConflict } from '../../ui/version-conflict';
+import {
+  controlIcons,
+  controlsAttribute,
+  controlsOf,
+  initialValue,
+  paramsOf,
+  withKind,
+  type Control,
+  type ControlIcon,
+  type ControlKind,
+} from './controls';
 
 type Command = Schemas['Command'];
 
 const devices = '/api/v1/devices';
+/** Of a change while other attributes of the device change again and again. */
+const maxAttempts = 5;
 const newControl: Control = { id: '', kind: 'switch', label: '', command: '' };
 
 function useControls(device: string) {
   const path = `${objectPath(devices, device)}/attributes/server`;
   const key = ['devices', 'attributes', device, 'server'];
-  const readNow = async (signal?: AbortSignal) => {
-    const answer = await send<{ data: Schemas['DeviceAttribute'][] }>('GET', path, { signal });
-    return controlsOf(answer.data.find((each) => each.key === controlsAttribute)?.value);
+  const readNow = async (signal?: AbortSignal): Promise<Versioned<Control[]>> => {
+    const { value, etag } = await readVersioned<{ data: Schemas['DeviceAttribute'][] }>(path, signal);
+    return { value: controlsOf(value.data.find((each) => each.key === controlsAttribute)?.value), etag };
   };
-  const read = useRead(key, readNow);
+  const read = useRead([...key, controlsAttribute], readNow);
   const change = useChange(
-    (controls: Control[]) => send('PUT', path, { body: { [controlsAttribute]: controls } }),
+    async ({ over, next }: { over: Versioned<Control[]>; next: Control[] }) => {
+      let version = over;
+      for (let attempt = 1; ; attempt += 1) {
+        try {
+          return await send('PUT', path, { body: { [controlsAttribute]: next }, headers: ifMatch(version) });
+        } catch (error) {
+          if (!isVersionConflict(error) || attempt === maxAttempts) throw error;
+          // The version is that of all server attributes: it may be another one that has changed.
+          version = await readNow();
+          if (!isEqual(version.value, over.value)) throw error;
+        }
+      }
+    },
     [key],
   );
-  // Attributes have no version.
-  const stored = (controls: Control[]): ReadValue<Control[]> => ({
-    value: controls,
-    save: async (next) => {
-      rejectOtherVersion(controls, await readNow());
-      await change.mutateAsync(next);
-    },
+  const stored = (version: Versioned<Control[]>): ReadValue<Control[]> => ({
+    value: version.value,
+    save: (next) => change.mutateAsync({ over: version, next }),
   });
   return { read, stored, readStored: async () => stored(await readNow()) };
 }
@@ -66,12 +81,13 @@ export function ControlPanel({ device, mayChange }: { device: string; mayChange:
   const [edited, setEdited] = useState<{ control: Control; opened: ReadValue<Control[]> }>();
   if (read.error && !read.data) return <ErrorState error={read.error} retry={() => void read.refetch()} />;
   if (!read.data) return <Loading />;
-  const controls = read.data;
+  const version = read.data;
+  const controls = version.value;
   const add = mayChange && (
     <Button
       variant="default"
       leftSection={<IconPlus size={14} />}
-      onClick={() => setEdited({ control: newControl, opened: stored(controls) })}
+      onClick={() => setEdited({ control: newControl, opened: stored(version) })}
     >
       <Trans>Add a control</Trans>
     </Button>
@@ -86,11 +102,11 @@ export function ControlPanel({ device, mayChange }: { device: string; mayChange:
         <div className="controls">
           {controls.map((control) => (
             <ControlCard
-              key={control.id}
+              key={`${control.id} ${control.kind} ${control.defaultValue}`}
               control={control}
               device={device}
               mayChange={mayChange}
-              onEdit={() => setEdited({ control, opened: stored(controls) })}
+              onEdit={() => setEdited({ control, opened: stored(version) })}
             />
           ))}
         </div>
@@ -113,7 +129,8 @@ function ControlCard({
 }) {
   const { t } = useLingui();
   const { kind, label, min = 0, max = 100, step = 1, unit = '' } = control;
-  const [value, setValue] = useState<boolean | number>(kind === 'switch' ? false : min);
+  const OwnIcon = control.icon && iconOf[control.icon];
+  const [value, setValue] = useState(() => initialValue(control));
   // What the device was sent last, so that a control never shows what was not sent.
   const [sent, setSent] = useState(value);
   const [asked, setAsked] = useState<{ value: boolean | number | undefined }>();
@@ -184,7 +201,7 @@ function ControlCard({
       default:
         return (
           <Button
-            leftSection={<IconSend size={14} />}
+            leftSection={OwnIcon ? <OwnIcon size={14} /> : <IconSend size={14} />}
             color={control.isDangerous ? 'red.8' : undefined}
             loading={run.isPending}
             disabled={!mayChange}
@@ -198,6 +215,7 @@ function ControlCard({
   return (
     <section className="control" aria-label={label}>
       <div className="row">
+        {OwnIcon && kind !== 'button' && <OwnIcon size={18} aria-hidden />}
         <strong className="grow">{label}</strong>
         {kind === 'slider' && (
           <span className="dimmed">
@@ -256,6 +274,8 @@ function ControlCard({
     </section>
   );
 }
+
+const iconOf: Record<ControlIcon, Icon> = { bulb: IconBulb, thunder: IconBolt, fire: IconFlame, api: IconApi };
 
 const healthOf: Record<string, Health> = {
   success: 'good',
@@ -328,16 +348,23 @@ function ControlEditor({
   const set = (change: Partial<Control>) => setValue((previous) => ({ ...previous, ...change }));
   const hasRange = value.kind === 'slider' || value.kind === 'number';
   const isReversed = hasRange && value.min !== undefined && value.max !== undefined && value.min >= value.max;
+  const isOutside = hasRange && typeof value.defaultValue === 'number' && initialValue(value) !== value.defaultValue;
   const changed = (controls: Control[]) => withItem(controls, id, value);
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (!isReversed) void edit.save(changed);
+    if (!isReversed && !isOutside) void edit.save(changed);
   };
-  const load = async () => {
-    const theirs = (await edit.load()).find((each) => each.id === id);
+  const load = (controls: Control[]) => {
+    const theirs = controls.find((each) => each.id === id);
     if (theirs) setValue(theirs);
     // They have removed it.
     else if (control.id) onClose();
+  };
+  const iconNames: Record<ControlIcon, string> = {
+    bulb: t`bulb`,
+    thunder: t`lightning`,
+    fire: t`fire`,
+    api: t`API`,
   };
   const [on, off, some] = ['{"state": "on"}', '{"state": "off"}', '{"value": 1}'];
   const number = (name: 'min' | 'max' | 'step', label: string) => (
@@ -357,7 +384,7 @@ function ControlEditor({
             label={t`Kind`}
             allowDeselect={false}
             value={value.kind}
-            onChange={(kind) => set({ kind: (kind ?? 'switch') as ControlKind })}
+            onChange={(kind) => setValue((previous) => withKind(previous, (kind ?? 'switch') as ControlKind))}
             data={[
               { value: 'switch', label: t`switch` },
               { value: 'slider', label: t`slider` },
@@ -402,13 +429,47 @@ function ControlEditor({
               />
             </Group>
           )}
+          {hasRange && (
+            <NumberInput
+              label={t`Initial value`}
+              description={t`Shown until something is sent; default: the minimum.`}
+              error={isOutside ? t`Outside of the range` : undefined}
+              value={typeof value.defaultValue === 'number' ? value.defaultValue : ''}
+              onChange={(next) => set({ defaultValue: next === '' ? undefined : Number(next) })}
+            />
+          )}
+          {value.kind === 'switch' && (
+            <Switch
+              label={t`Initially on`}
+              description={t`Shown until something is sent.`}
+              checked={value.defaultValue === true}
+              onChange={(event) => set({ defaultValue: event.currentTarget.checked || undefined })}
+            />
+          )}
+          <Select
+            label={t`Icon`}
+            placeholder={t`none`}
+            clearable
+            value={value.icon ?? null}
+            onChange={(icon) => set({ icon: (icon ?? undefined) as ControlIcon | undefined })}
+            data={controlIcons.map((icon) => ({ value: icon, label: iconNames[icon] }))}
+            renderOption={({ option }) => {
+              const OptionIcon = iconOf[option.value as ControlIcon];
+              return (
+                <span className="row">
+                  <OptionIcon size={16} aria-hidden />
+                  {option.label}
+                </span>
+              );
+            }}
+          />
           <Switch
             label={t`Ask before sending`}
             checked={value.isDangerous ?? false}
             onChange={(event) => set({ isDangerous: event.currentTarget.checked })}
           />
           {edit.isConflict ? (
-            <VersionConflict onLoad={load} onOverwrite={() => edit.overwrite(changed)} />
+            <VersionConflict {...edit.conflict(changed, load)} />
           ) : (
             edit.error && (
               <Text size="sm" c="var(--tg-critical)" role="alert">

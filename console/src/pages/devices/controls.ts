@@ -2,6 +2,9 @@
 
 export type ControlKind = 'switch' | 'slider' | 'number' | 'button';
 
+export const controlIcons = ['bulb', 'thunder', 'fire', 'api'] as const;
+export type ControlIcon = (typeof controlIcons)[number];
+
 export interface Control {
   id: string;
   kind: ControlKind;
@@ -12,6 +15,9 @@ export interface Control {
   max?: number;
   step?: number;
   unit?: string;
+  icon?: ControlIcon;
+  /** What the control shows before something is sent: a truth value for a switch, otherwise a number. */
+  defaultValue?: boolean | number;
   /** Asks before it sends. */
   isDangerous?: boolean;
 }
@@ -21,7 +27,7 @@ export const controlsAttribute = 'console_controls';
 /** The controls in an attribute; anything else is ignored. */
 export function controlsOf(value: unknown): Control[] {
   if (!Array.isArray(value)) return [];
-  return value.filter(
+  const controls = value.filter(
     (each): each is Control =>
       typeof each === 'object' &&
       each !== null &&
@@ -30,6 +36,28 @@ export function controlsOf(value: unknown): Control[] {
       typeof each.command === 'string' &&
       ['switch', 'slider', 'number', 'button'].includes(each.kind),
   );
+  return controls.map(({ icon, defaultValue, ...control }) => ({
+    ...control,
+    ...(icon !== undefined && controlIcons.includes(icon) ? { icon } : {}),
+    ...(isDefault(control.kind, defaultValue) ? { defaultValue } : {}),
+  }));
+}
+
+function isDefault(kind: ControlKind, value: unknown): value is boolean | number {
+  return kind === 'switch' ? typeof value === 'boolean' : kind !== 'button' && typeof value === 'number';
+}
+
+/** What a control shows before something is sent. */
+export function initialValue({ kind, defaultValue, min = 0, max }: Control): boolean | number {
+  if (kind === 'switch') return defaultValue === true;
+  const value = typeof defaultValue === 'number' ? defaultValue : min;
+  // A slider always has an end.
+  return Math.min(Math.max(value, min), max ?? (kind === 'slider' ? 100 : Infinity));
+}
+
+/** The control as another kind, without what that kind does not have. */
+export function withKind({ defaultValue, ...control }: Control, kind: ControlKind): Control {
+  return { ...control, kind, ...(isDefault(kind, defaultValue) ? { defaultValue } : {}) };
 }
 
 /** The parameters of the command that a control sends. */

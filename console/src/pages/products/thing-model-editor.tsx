@@ -99,7 +99,9 @@ export function ThingModelEditor({ stored, read, mayChange }: EditorProps) {
             header: t`Use`,
             cell: (item: Item) => {
               const uses = item.expands?.type;
-              return Array.isArray(uses) && uses.length > 0 ? uses.join(', ') : t`read, write, report`;
+              const names: Record<string, string> = { read: t`read`, write: t`write`, report: t`report` };
+              const list = Array.isArray(uses) && uses.length > 0 ? uses.map(String) : Object.keys(names);
+              return list.map((use) => names[use] ?? use).join(', ');
             },
           },
         ]
@@ -190,8 +192,8 @@ function ItemDrawer({ part, title, item, opened, read, mayChange, onClose }: Ite
     setSubmitted(true);
     if (problem === undefined) void edit.save(changed);
   };
-  const load = async () => {
-    const theirs = (await edit.load())[part]?.find(({ id }) => id === item?.id);
+  const load = (model: ThingModel) => {
+    const theirs = model[part]?.find(({ id }) => id === item?.id);
     // They have removed it.
     if (item && !theirs) onClose();
     if (theirs) setValue(theirs);
@@ -284,7 +286,7 @@ function ItemDrawer({ part, title, item, opened, read, mayChange, onClose }: Ite
           </Stack>
         </fieldset>
         {edit.isConflict ? (
-          <VersionConflict onLoad={load} onOverwrite={() => edit.overwrite(changed)} />
+          <VersionConflict {...edit.conflict(changed, load)} />
         ) : (
           edit.error && (
             <Text size="sm" c="var(--tg-critical)" role="alert">
@@ -360,10 +362,7 @@ function ModelJson({ stored, read, mayChange, onClose }: EditorProps & { onClose
           onChange={setText}
         />
         {edit.isConflict && (
-          <VersionConflict
-            onLoad={async () => setText(JSON.stringify(await edit.load(), null, 2))}
-            onOverwrite={() => edit.overwrite(changed)}
-          />
+          <VersionConflict {...edit.conflict(changed, (model) => setText(JSON.stringify(model, null, 2)))} />
         )}
         <div className="drawer-footer">
           <ActionIcon

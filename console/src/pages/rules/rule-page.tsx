@@ -246,6 +246,22 @@ function Metrics({ status }: { status: Schemas['RuleStatus'] }) {
   );
 }
 
+function useSaveRule(name: string) {
+  return useChange(
+    async ({ value, ifMatch }: { value: Draft; ifMatch: number | null }) =>
+      (await unwrap(
+        api.PUT('/api/v1/rules/{name}', {
+          params: {
+            path: { name },
+            header: ifMatch === null ? { 'If-None-Match': '*' } : { 'If-Match': `"${ifMatch}"` },
+          },
+          body: value as unknown as Schemas['RuleInput'],
+        }),
+      )) as Rule,
+    [['rules'], ['rule-status']],
+  );
+}
+
 interface StoredEditorProps extends Pick<EditorProps, 'sample' | 'onSample' | 'isReadOnly'> {
   newest: Rule;
   read: () => Promise<Rule>;
@@ -302,19 +318,9 @@ function Editor({ start, version, name, stored, sample, onSample, isReadOnly }: 
   const invalid = test.error instanceof ApiError && test.error.status === 422 ? errorPlace(test.error.message) : null;
   const isSqlWrong = invalid?.place !== null && invalid !== null;
   const chosen = name ?? newName.trim();
-  const save = useChange(
-    (ifMatch: number | null) =>
-      unwrap(
-        api.PUT('/api/v1/rules/{name}', {
-          params: {
-            path: { name: chosen },
-            header: ifMatch === null ? { 'If-None-Match': '*' } : { 'If-Match': `"${ifMatch}"` },
-          },
-          body: draft as unknown as Schemas['RuleInput'],
-        }),
-      ),
-    [['rules'], ['rule-status']],
-  );
+  const save = useSaveRule(chosen);
+  // Of its own, so that a conflict stays visible until it is resolved.
+  const resolution = useSaveRule(chosen);
   const isChanged = JSON.stringify(draft) !== JSON.stringify(start);
   useReportedChange(isChanged, stored?.setChanged);
   const isRejected = isVersionConflict(save.error);
@@ -323,15 +329,15 @@ function Editor({ start, version, name, stored, sample, onSample, isReadOnly }: 
   const areActionsWrong =
     actionItems !== undefined &&
     draft.actions.some((action) => formProblems(action, actionSchema(actionItems, action.kind), scope).length > 0);
-  const submit = (ifMatch: number | null) =>
-    save.mutate(ifMatch, {
-      onSuccess: (saved) => {
-        notifications.show({ message: t`The rule ${chosen} is saved.` });
-        for (const warning of (saved as Rule).warnings ?? []) notifications.show({ message: warning, color: 'yellow' });
-        stored?.load(saved as Rule);
-        if (name === null) navigate(`/rules/${encodeURIComponent(chosen)}?tab=trace`);
-      },
-    });
+  const store = async (by: typeof save, value: Draft, ifMatch: number | null) => {
+    const saved = await by.mutateAsync({ value, ifMatch });
+    notifications.show({ message: t`The rule ${chosen} is saved.` });
+    for (const warning of saved.warnings ?? []) notifications.show({ message: warning, color: 'yellow' });
+    stored?.load(saved);
+    if (name === null) navigate(`/rules/${encodeURIComponent(chosen)}?tab=trace`);
+  };
+  // The form shows what is wrong.
+  const submit = () => void store(save, draft, version).catch(() => undefined);
   return (
     <div className="editor-layout">
       <Stack gap="md">
@@ -413,8 +419,16 @@ function Editor({ start, version, name, stored, sample, onSample, isReadOnly }: 
           <div className="editor-footer">
             {isConflict ? (
               <VersionConflict
-                onLoad={async () => stored.load(await stored.read())}
-                onOverwrite={async () => submit((await stored.read()).version ?? null)}
+                base={start}
+                mine={draft}
+                read={async () => {
+                  const theirs = await stored.read();
+                  return {
+                    value: draftOf(theirs),
+                    save: (value) => store(resolution, value, theirs.version ?? null),
+                    load: () => stored.load(theirs),
+                  };
+                }}
               />
             ) : (
               save.error && (
@@ -435,7 +449,7 @@ function Editor({ start, version, name, stored, sample, onSample, isReadOnly }: 
                   areActionsWrong ||
                   (name !== null && !isChanged)
                 }
-                onClick={() => submit(version)}
+                onClick={submit}
               >
                 <Trans>Save</Trans>
               </Button>

@@ -5,13 +5,13 @@ import { IconArrowBackUp, IconSearch } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
 import { Link, useSearchParams } from 'wouter';
 import { useChange, useRead, type Schemas } from '../../api/client';
-import { objectPath, send } from '../../api/objects';
+import { ifMatch, objectPath, readVersioned, send, type Versioned } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
-import { rejectOtherVersion, useConditionalSave, type ReadValue } from '../../ui/conditional-save';
+import { useConditionalSave, type ReadValue } from '../../ui/conditional-save';
 import { DataTable, type Column } from '../../ui/data-table';
 import { Facts } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
-import { EmptyState } from '../../ui/states';
+import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { VersionConflict } from '../../ui/version-conflict';
 import { operandProblem, parseSetting, settingText } from './setting-value';
@@ -146,31 +146,54 @@ export function SettingsList() {
           </EmptyState>
         }
       />
-      {current && <SettingDrawer key={current.key} setting={current} onClose={() => setOpened('')} />}
+      {current && <SettingDrawer key={current.key} name={current.key} onClose={() => setOpened('')} />}
     </>
   );
 }
 
-function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: () => void }) {
+function SettingDrawer({ name, onClose }: { name: string; onClose: () => void }) {
+  const [opened] = useState(() => Date.now());
+  const path = objectPath(settingsPath, name);
+  const read = useRead([settingsPath, 'one', name], (signal) => readVersioned<SettingInfo>(path, signal));
+  const isFresh = read.dataUpdatedAt >= opened - maxAgeMs;
+  return (
+    <Drawer opened onClose={onClose} position="right" size="md" title={<span className="mono">{name}</span>}>
+      {read.error && !read.data ? (
+        <ErrorState error={read.error} retry={() => void read.refetch()} />
+      ) : read.data && isFresh ? (
+        <SettingForm opened={read.data} onClose={onClose} />
+      ) : (
+        <Loading />
+      )}
+    </Drawer>
+  );
+}
+
+/** Of a setting that was read before its drawer was opened. */
+const maxAgeMs = 2_000;
+
+/** Shows a setting as it was when it was opened, and changes it. */
+function SettingForm({ opened: newest, onClose }: { opened: Versioned<SettingInfo>; onClose: () => void }) {
   const { t } = useLingui();
+  const [opened] = useState(newest);
+  const setting = opened.value;
   const caller = useCaller();
   const [text, setText] = useState(settingText(setting.value));
   const path = objectPath(settingsPath, setting.key);
   const value = parseSetting(text, setting.value, setting.expected);
   const affected = [[settingsPath], ['settings']];
-  const change = useChange((next: unknown) => send<SettingInfo>('PUT', path, { body: { value: next } }), affected);
-  const read = () => send<SettingInfo>('GET', path);
-  // Settings have no version.
-  const stored = (edited: unknown): ReadValue<unknown> => ({
-    value: edited,
-    save: async (next) => {
-      rejectOtherVersion(edited, (await read()).value);
-      await change.mutateAsync(next);
-    },
+  const change = useChange(
+    ({ over, next }: { over: Versioned<SettingInfo>; next: unknown }) =>
+      send<SettingInfo>('PUT', path, { body: { value: next }, headers: ifMatch(over) }),
+    affected,
+  );
+  const stored = (version: Versioned<SettingInfo>): ReadValue<unknown> => ({
+    value: version.value.value,
+    save: (next) => change.mutateAsync({ over: version, next }),
   });
   const edit = useConditionalSave(
-    stored(setting.value),
-    async () => stored((await read()).value),
+    stored(opened),
+    async () => stored(await readVersioned<SettingInfo>(path)),
     () => {
       notifications.show({ message: t`${setting.key} was changed.` });
       onClose();
@@ -186,107 +209,107 @@ function SettingDrawer({ setting, onClose }: { setting: SettingInfo; onClose: ()
   };
   const rejected = edit.isConflict ? undefined : edit.error?.message;
   return (
-    <Drawer opened onClose={onClose} position="right" size="md" title={<span className="mono">{setting.key}</span>}>
-      <form onSubmit={submit}>
-        <Stack gap="md">
-          <Text size="sm">{setting.help}</Text>
-          <Facts
-            rows={[
-              [<Trans>Value</Trans>, <span className="mono">{settingText(setting.value) || '–'}</span>],
-              [
-                <Trans>Origin</Trans>,
-                setting.configured ? <Trans>changed over the API; it survives restarts</Trans> : setting.origin,
-              ],
-              ...(setting.configured
-                ? [
-                    [
-                      <Trans>Configured value</Trans>,
-                      <>
-                        <span className="mono">{settingText(setting.configured.value) || '–'}</span>{' '}
-                        <span className="dimmed">({setting.configured.origin})</span>
-                      </>,
-                    ] as [ReactNode, ReactNode],
-                  ]
-                : []),
-              [<Trans>Expected</Trans>, setting.expected],
-              [
-                <Trans>Change</Trans>,
-                setting.changeable ? (
-                  <Trans>at run time</Trans>
-                ) : (
-                  <Trans>in the configuration file, with a restart of the node</Trans>
-                ),
-              ],
-            ]}
-          />
-          {mayChange &&
-            (isBoolean ? (
-              <Switch
-                label={t`New value`}
-                checked={text === 'true'}
-                onChange={(event) => setText(String(event.currentTarget.checked))}
-              />
-            ) : (
-              <TextInput
-                label={t`New value`}
-                classNames={{ input: 'mono' }}
-                data-autofocus
-                value={text}
-                error={problem ?? rejected}
-                onChange={(event) => setText(event.currentTarget.value)}
-              />
-            ))}
-          {edit.isConflict && (
-            <VersionConflict
-              onLoad={async () => setText(settingText(await edit.load()))}
-              onOverwrite={() => edit.overwrite(() => value)}
+    <form onSubmit={submit}>
+      <Stack gap="md">
+        <Text size="sm">{setting.help}</Text>
+        <Facts
+          rows={[
+            [<Trans>Value</Trans>, <span className="mono">{settingText(setting.value) || '–'}</span>],
+            [
+              <Trans>Origin</Trans>,
+              setting.configured ? <Trans>changed over the API; it survives restarts</Trans> : setting.origin,
+            ],
+            ...(setting.configured
+              ? [
+                  [
+                    <Trans>Configured value</Trans>,
+                    <>
+                      <span className="mono">{settingText(setting.configured.value) || '–'}</span>{' '}
+                      <span className="dimmed">({setting.configured.origin})</span>
+                    </>,
+                  ] as [ReactNode, ReactNode],
+                ]
+              : []),
+            [<Trans>Expected</Trans>, setting.expected],
+            [
+              <Trans>Change</Trans>,
+              setting.changeable ? (
+                <Trans>at run time</Trans>
+              ) : (
+                <Trans>in the configuration file, with a restart of the node</Trans>
+              ),
+            ],
+          ]}
+        />
+        {mayChange &&
+          (isBoolean ? (
+            <Switch
+              label={t`New value`}
+              checked={text === 'true'}
+              onChange={(event) => setText(String(event.currentTarget.checked))}
             />
-          )}
-          {((isBoolean && rejected) || revert.error) && (
-            <Text size="sm" c="var(--tg-critical)" role="alert">
-              {revert.error?.message ?? rejected}
-            </Text>
-          )}
-          {mayChange && (
-            <Text size="xs" c="dimmed">
-              <Trans>A change applies at once and also after a restart.</Trans>
-            </Text>
-          )}
-        </Stack>
-        <div className="drawer-footer">
-          <ShowCall
-            {...(mayChange ? { method: 'PUT' as const, body: { value } } : { method: 'GET' as const })}
-            path={path}
-            ctl={mayChange ? `settings set ${setting.key} ${settingText(value)}` : `settings show ${setting.key}`}
+          ) : (
+            <TextInput
+              label={t`New value`}
+              classNames={{ input: 'mono' }}
+              data-autofocus
+              value={text}
+              error={problem ?? rejected}
+              onChange={(event) => setText(event.currentTarget.value)}
+            />
+          ))}
+        {edit.isConflict && (
+          <VersionConflict
+            {...edit.conflict(
+              () => value,
+              (theirs) => setText(settingText(theirs)),
+            )}
           />
-          {mayChange && setting.configured && (
-            <Button
-              variant="default"
-              leftSection={<IconArrowBackUp size={14} />}
-              loading={revert.isPending}
-              onClick={() =>
-                revert.mutate(undefined, {
-                  onSuccess: () => {
-                    notifications.show({ message: t`${setting.key} has its configured value again.` });
-                    onClose();
-                  },
-                })
-              }
-            >
-              <Trans>Revert</Trans>
-            </Button>
-          )}
-          {mayChange && (
-            <Button
-              type="submit"
-              loading={edit.isPending}
-              disabled={problem !== undefined || text === settingText(edit.value)}
-            >
-              <Trans>Change</Trans>
-            </Button>
-          )}
-        </div>
-      </form>
-    </Drawer>
+        )}
+        {((isBoolean && rejected) || revert.error) && (
+          <Text size="sm" c="var(--tg-critical)" role="alert">
+            {revert.error?.message ?? rejected}
+          </Text>
+        )}
+        {mayChange && (
+          <Text size="xs" c="dimmed">
+            <Trans>A change applies at once and also after a restart.</Trans>
+          </Text>
+        )}
+      </Stack>
+      <div className="drawer-footer">
+        <ShowCall
+          {...(mayChange ? { method: 'PUT' as const, body: { value } } : { method: 'GET' as const })}
+          path={path}
+          ctl={mayChange ? `settings set ${setting.key} ${settingText(value)}` : `settings show ${setting.key}`}
+        />
+        {mayChange && setting.configured && (
+          <Button
+            variant="default"
+            leftSection={<IconArrowBackUp size={14} />}
+            loading={revert.isPending}
+            onClick={() =>
+              revert.mutate(undefined, {
+                onSuccess: () => {
+                  notifications.show({ message: t`${setting.key} has its configured value again.` });
+                  onClose();
+                },
+              })
+            }
+          >
+            <Trans>Revert</Trans>
+          </Button>
+        )}
+        {mayChange && (
+          <Button
+            type="submit"
+            loading={edit.isPending}
+            disabled={problem !== undefined || text === settingText(edit.value)}
+          >
+            <Trans>Change</Trans>
+          </Button>
+        )}
+      </div>
+    </form>
   );
 }
