@@ -116,6 +116,7 @@ test('dashboards: states, a chart of two devices and bars are set in the editor'
     const device = await node.expect('POST', '/api/v1/devices', { id, product: 'press' });
     await publish(node, 'v1/devices/me/telemetry', JSON.stringify({ heat }), device.issued[0].token);
   }
+  await node.expect('PUT', '/api/v1/devices/press-1/attributes/server', { hall: 'seven' });
   const telemetry = (device: string) => ({ type: 'telemetry', device, keys: ['heat'] });
   const states = [
     { from: 0, state: 'good' },
@@ -131,6 +132,7 @@ test('dashboards: states, a chart of two devices and bars are set in the editor'
         config: { states },
       }),
       card('chart', 'chart', 'Chart', [0, 6, 24, 8], { sources: [telemetry('press-1')] }),
+      card('mixed', 'table', 'Mixed', [0, 14, 12, 6], { sources: [telemetry('press-1')] }),
     ],
   });
   const profile = await loggedIn(browser, node, { viewport: { width: 1280, height: 900 } });
@@ -142,7 +144,7 @@ test('dashboards: states, a chart of two devices and bars are set in the editor'
   await page.getByRole('button', { name: 'Edit', exact: true }).click();
   await page.getByRole('button', { name: 'Edit Chart', exact: true }).click();
   const dialog = page.getByRole('dialog');
-  await dialog.getByRole('button', { name: 'Add a device or group' }).click();
+  await dialog.getByRole('button', { name: 'Add a source' }).click();
   await dialog.getByRole('combobox', { name: 'Device', exact: true }).nth(1).click();
   await page.getByRole('option', { name: 'press-2' }).click();
   await dialog.getByText('Bars', { exact: true }).click();
@@ -152,7 +154,26 @@ test('dashboards: states, a chart of two devices and bars are set in the editor'
   expectNone(await accessibilityProblems(page));
   await saveScreenshot(page, '/dashboards/editor', 'light');
   await dialog.getByRole('button', { name: 'Apply' }).click();
+  await page.getByRole('button', { name: 'Edit Mixed', exact: true }).click();
+  for (const type of ['Attributes', 'Metrics of the node']) {
+    await dialog.getByRole('button', { name: 'Add a source' }).click();
+    await dialog.getByRole('combobox', { name: 'Shows' }).last().click();
+    await page.getByRole('option', { name: type }).click();
+  }
+  const attributes = dialog.getByRole('group', { name: 'Source 2' });
+  await attributes.getByRole('combobox', { name: 'Device', exact: true }).click();
+  await page.getByRole('option', { name: 'press-1' }).click();
+  await attributes.getByRole('button', { name: 'Clear' }).click();
+  await attributes.getByRole('textbox', { name: 'Keys' }).fill('hall');
+  await dialog.getByRole('combobox', { name: 'Metrics' }).click();
+  await page.getByRole('option', { name: 'connections', exact: true }).click();
+  await page.keyboard.press('Escape');
+  await saveScreenshot(page, '/dashboards/sources', 'light');
+  await dialog.getByRole('button', { name: 'Apply' }).click();
   await page.getByRole('button', { name: 'Save', exact: true }).click();
+  const mixed = cardOf(page, 'Mixed');
+  for (const cell of ['heat', '85', 'hall', 'seven', 'connections'])
+    await mixed.getByRole('cell', { name: cell, exact: true }).waitFor();
   await cardOf(page, 'Chart').getByText('The second').waitFor();
   const { cards } = await node.expect('GET', '/api/v1/dashboards/presses');
   const chart = cards.find((each: { id: string }) => each.id === 'chart');

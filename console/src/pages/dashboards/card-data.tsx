@@ -35,6 +35,7 @@ export interface MetricValues {
 
 export type SourceData =
   | { type: 'telemetry'; latest: LatestOfDevice[]; intervals: Schemas['KeyInterval'][]; is_truncated: boolean }
+  | { type: 'attributes'; latest: LatestOfDevice[]; is_truncated: boolean }
   | { type: 'devices'; devices: DeviceStatus[]; is_truncated: boolean }
   | { type: 'alarms'; alarms: Schemas['Alarm'][]; is_truncated: boolean }
   | { type: 'topics'; topics: TopicStatus[] }

@@ -11,32 +11,17 @@ import {
 } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { useState, type FormEvent } from 'react';
-import { ObjectSelect } from '../../ui/object-select';
-import {
-  choiceOf,
-  DeviceChoices,
-  DeviceField,
-  MetricsField,
-  targetOf,
-  TopicsField,
-  type DeviceChoice,
-} from './card-sources';
+import { SourceList } from './card-sources';
 import { storedStates } from './card-values';
 import { ChartFields } from './chart-fields';
-import type { Card, CardConfig, CardSource } from './dashboard';
+import type { Card, CardConfig } from './dashboard';
+import { draftOf, hasValues, newSource, showsSeveral, sourceOf, sourceTypes, type SourceDraft } from './source-draft';
 import { ValueStatesField } from './value-states';
 
-const telemetryKinds = ['statistic', 'gauge', 'chart', 'table', 'map'];
-/** Kinds that show several devices. */
-const listKinds = ['chart', 'table', 'map', 'status'];
 /** Kinds whose values can have states. */
 const stateKinds = ['statistic', 'gauge', 'table', 'status'];
-/** Kinds that also show topics or metrics of the node. */
-const originKinds = ['statistic', 'gauge', 'chart', 'table'];
-
-type Origin = 'devices' | 'topics' | 'node';
-/** What a card of states shows. */
-type Subject = 'devices' | 'telemetry' | 'alarms';
+/** Kinds whose values have a unit. */
+const unitKinds = ['statistic', 'gauge', 'chart', 'table', 'control'];
 
 const mapKeys = ['latitude', 'longitude'];
 
@@ -56,52 +41,25 @@ export function CardEditor({
   const { t } = useLingui();
   const [title, setTitle] = useState(card.title);
   const [config, setConfig] = useState<CardConfig>(card.config);
-  const first = card.sources[0];
-  const initialKeys = card.kind === 'map' ? mapKeys : [];
-  const [devices, setDevices] = useState<DeviceChoice[]>(() => {
-    const stored = card.sources.filter(({ type }) => type === 'telemetry' || type === 'devices').map(choiceOf);
-    return stored.length > 0 ? stored : [{ keys: initialKeys }];
+  const types = sourceTypes(card.kind, isOfNode);
+  const [drafts, setDrafts] = useState<SourceDraft[]>(() => {
+    const [first] = types;
+    if (card.sources.length > 0 || !first) return card.sources.map(draftOf);
+    return [newSource(first, card.kind === 'map' ? mapKeys : [])];
   });
-  const [alarms, setAlarms] = useState<{ device?: string; product?: string }>(
-    first?.type === 'alarms' ? { device: first.device, product: first.product } : {},
-  );
-  const [subject, setSubject] = useState<Subject>(
-    first?.type === 'alarms' || first?.type === 'telemetry' ? first.type : 'devices',
-  );
-  const [origin, setOrigin] = useState<Origin>(
-    first?.type === 'topics' || first?.type === 'node' ? first.type : 'devices',
-  );
-  const [topics, setTopics] = useState(first?.type === 'topics' ? first.topics : []);
-  const [metrics, setMetrics] = useState(first?.type === 'node' ? first.metrics : []);
-  const hasOrigins = isOfNode && originKinds.includes(card.kind);
-  const isTelemetry =
-    (telemetryKinds.includes(card.kind) && origin === 'devices') || (card.kind === 'status' && subject === 'telemetry');
-  const isAlarms = card.kind === 'status' && subject === 'alarms';
-  const needsDevice = isTelemetry || (card.kind === 'status' && !isAlarms) || card.kind === 'control';
-  const hasStates = stateKinds.includes(card.kind) && (card.kind !== 'status' || isTelemetry);
+  const sources = drafts.flatMap((draft) => sourceOf(draft) ?? []);
+  const isComplete = sources.length === drafts.length;
+  const showsValues = drafts.some(hasValues);
+  const hasStates = stateKinds.includes(card.kind) && showsValues;
   const set = (change: Partial<CardConfig>) => setConfig((previous) => ({ ...previous, ...change }));
   const number = (value: string | number) => (value === '' ? undefined : Number(value));
-  const sources = (): CardSource[] => {
-    if (origin === 'topics') return topics.length > 0 ? [{ type: 'topics', topics }] : [];
-    if (origin === 'node') return metrics.length > 0 ? [{ type: 'node', metrics }] : [];
-    if (isAlarms) return [{ ...alarms, type: 'alarms' }];
-    if (!needsDevice) return [];
-    return devices.flatMap((choice): CardSource[] => {
-      const target = targetOf(choice);
-      if (!target) return [];
-      if (!isTelemetry) return [{ type: 'devices', ...target }];
-      return choice.keys.length > 0 ? [{ type: 'telemetry', ...target, keys: choice.keys }] : [];
-    });
-  };
-  const wanted = origin === 'devices' && needsDevice ? devices.length : 1;
-  const isComplete = (origin === 'devices' && !needsDevice) || isAlarms || sources().length === wanted;
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const states = storedStates(config.states ?? []);
     const used = Object.entries({ ...config, states: hasStates && states.length > 0 ? states : undefined }).filter(
       ([, value]) => value !== undefined && value !== '',
     );
-    onSave({ ...card, title, config: Object.fromEntries(used), sources: sources() });
+    onSave({ ...card, title, config: Object.fromEntries(used), sources });
   };
   return (
     <Drawer opened onClose={onClose} position="right" title={<Trans>Card</Trans>}>
@@ -114,78 +72,27 @@ export function CardEditor({
             data-autofocus
             onChange={(event) => setTitle(event.currentTarget.value)}
           />
-          {card.kind === 'status' && (
+          <SourceList
+            value={drafts}
+            onChange={setDrafts}
+            // What a stored card shows already stays possible.
+            types={[...new Set([...types, ...drafts.map(({ type }) => type)])]}
+            mayAdd={showsSeveral(card.kind)}
+            mayBeGroup={card.kind !== 'control'}
+            keysHelp={card.kind === 'map' ? t`The keys of the position.` : undefined}
+          />
+          {drafts.some(({ type }) => type === 'topics') && (
             <SegmentedControl
-              aria-label={t`What the card shows`}
-              value={subject}
-              onChange={(next) => setSubject(next as Subject)}
+              aria-label={t`What the card shows of topics`}
+              value={config.shows ?? 'message'}
+              onChange={(shows) => set({ shows: shows as CardConfig['shows'] })}
               data={[
-                { value: 'devices', label: t`Devices` },
-                { value: 'telemetry', label: t`Values` },
-                { value: 'alarms', label: t`Alarms` },
+                { value: 'message', label: t`Last message` },
+                { value: 'rate', label: t`Messages per second` },
               ]}
             />
           )}
-          {hasOrigins && (
-            <Select
-              label={t`Shows values of`}
-              allowDeselect={false}
-              value={origin}
-              onChange={(next) => setOrigin(next as Origin)}
-              data={[
-                { value: 'devices', label: t`Devices` },
-                // Charts need a history, which topics do not have.
-                ...(card.kind === 'chart' ? [] : [{ value: 'topics', label: t`Topics` }]),
-                { value: 'node', label: t`The node` },
-              ]}
-            />
-          )}
-          {origin === 'topics' && (
-            <>
-              <TopicsField value={topics} onChange={setTopics} />
-              <SegmentedControl
-                aria-label={t`What the card shows`}
-                value={config.shows ?? 'message'}
-                onChange={(shows) => set({ shows: shows as CardConfig['shows'] })}
-                data={[
-                  { value: 'message', label: t`Last message` },
-                  { value: 'rate', label: t`Messages per second` },
-                ]}
-              />
-            </>
-          )}
-          {origin === 'node' && <MetricsField value={metrics} onChange={setMetrics} />}
-          {isAlarms && (
-            <>
-              <DeviceField
-                value={alarms.device ?? null}
-                isDisabled={false}
-                isRequired={false}
-                onChange={(device) => setAlarms({ ...alarms, device: device ?? undefined })}
-              />
-              <ObjectSelect
-                kind="products"
-                label={t`Product`}
-                required={false}
-                value={alarms.product}
-                onChange={(product) => setAlarms({ ...alarms, product: product as string | undefined })}
-              />
-            </>
-          )}
-          {needsDevice && (
-            <DeviceChoices
-              value={devices}
-              onChange={setDevices}
-              hasKeys={isTelemetry}
-              mayAdd={listKinds.includes(card.kind)}
-              mayBeGroup={card.kind !== 'control'}
-              keysHelp={card.kind === 'map' ? t`The keys of the position.` : undefined}
-              initialKeys={initialKeys}
-            />
-          )}
-          {card.kind === 'chart' && (
-            <ChartFields config={config} set={set} devices={origin === 'devices' ? devices : []} />
-          )}
+          {card.kind === 'chart' && <ChartFields config={config} set={set} sources={drafts} />}
           {card.kind === 'text' && (
             <Textarea
               label={t`Text`}
@@ -228,7 +135,7 @@ export function CardEditor({
               />
             </>
           )}
-          {originKinds.includes(card.kind) || card.kind === 'control' || (card.kind === 'status' && isTelemetry) ? (
+          {unitKinds.includes(card.kind) || (card.kind === 'status' && showsValues) ? (
             <TextInput
               label={t`Unit`}
               maxLength={32}

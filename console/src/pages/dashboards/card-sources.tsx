@@ -1,137 +1,191 @@
 /** Inputs for what a card reads. */
 
-import { ActionIcon, Button, Fieldset, MultiSelect, Select, Stack, TagsInput } from '@mantine/core';
+import { ActionIcon, Button, Fieldset, MultiSelect, SegmentedControl, Select, Stack, TagsInput } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconTrash } from '@tabler/icons-react';
 import { useState } from 'react';
 import { api, unwrap, useRead } from '../../api/client';
 import { ObjectSelect } from '../../ui/object-select';
-import type { CardSource } from './dashboard';
+import type { AttributeScope } from './dashboard';
+import { maxSources, newSource, withType, type SourceDraft, type SourceType } from './source-draft';
 
-/** A device or a group, with the keys of its telemetry. */
-export interface DeviceChoice {
-  device?: string;
-  group?: string;
-  keys: string[];
-}
-
-export const targetOf = ({ device, group }: DeviceChoice) =>
-  group ? { device_group: group } : device ? { device } : null;
-
-export const choiceOf = (source: CardSource): DeviceChoice => ({
-  ...('device' in source ? { device: source.device } : {}),
-  ...('device_group' in source ? { group: source.device_group } : {}),
-  keys: source.type === 'telemetry' ? source.keys : [],
-});
-
-const maxSources = 20;
-
-interface DeviceChoicesProps {
-  value: DeviceChoice[];
-  onChange: (value: DeviceChoice[]) => void;
-  /** Whether keys are asked for. */
-  hasKeys: boolean;
-  /** Whether the card shows more than one device. */
+interface SourceListProps {
+  value: SourceDraft[];
+  onChange: (value: SourceDraft[]) => void;
+  /** What the card can show. */
+  types: SourceType[];
+  /** Whether the card shows more than one source. */
   mayAdd: boolean;
   mayBeGroup: boolean;
   keysHelp?: string;
-  /** The keys of another device or group to begin with. */
-  initialKeys: string[];
 }
 
-export function DeviceChoices({ value, onChange, mayAdd, initialKeys, ...rest }: DeviceChoicesProps) {
+/** The sources of a card, which may be of different types. */
+export function SourceList({ value, onChange, mayAdd, ...rest }: SourceListProps) {
   const { t } = useLingui();
-  const set = (index: number, next: DeviceChoice) => onChange(value.map((each, at) => (at === index ? next : each)));
-  if (!mayAdd || value.length === 1) {
-    const [first = { keys: initialKeys }] = value;
-    return (
-      <>
-        <DeviceFields value={first} onChange={(next) => onChange([next, ...value.slice(1)])} {...rest} />
-        {mayAdd && <AddDevice onClick={() => onChange([...value, { keys: first.keys }])} />}
-      </>
-    );
-  }
+  const [first] = value;
+  if (!first) return null;
+  const set = (index: number, next: SourceDraft) => onChange(value.map((each, at) => (at === index ? next : each)));
+  const fields = (each: SourceDraft, index: number) => (
+    <SourceFields value={each} onChange={(next) => set(index, next)} {...rest} />
+  );
+  if (!mayAdd) return fields(first, 0);
   return (
     <>
-      {value.map((each, index) => (
-        <Fieldset key={index} legend={t`Device or group ${index + 1}`}>
-          <Stack gap="sm">
-            <DeviceFields value={each} onChange={(next) => set(index, next)} {...rest} />
-            <div>
-              <ActionIcon
-                aria-label={t`Remove device or group ${index + 1}`}
-                onClick={() => onChange(value.filter((_, at) => at !== index))}
-              >
-                <IconTrash size={15} />
-              </ActionIcon>
-            </div>
-          </Stack>
-        </Fieldset>
-      ))}
+      {value.length === 1
+        ? fields(first, 0)
+        : value.map((each, index) => (
+            <Fieldset key={index} legend={t`Source ${index + 1}`}>
+              <Stack gap="sm">
+                {fields(each, index)}
+                <div>
+                  <ActionIcon
+                    aria-label={t`Remove source ${index + 1}`}
+                    onClick={() => onChange(value.filter((_, at) => at !== index))}
+                  >
+                    <IconTrash size={15} />
+                  </ActionIcon>
+                </div>
+              </Stack>
+            </Fieldset>
+          ))}
       {value.length < maxSources && (
-        <AddDevice onClick={() => onChange([...value, { keys: value[value.length - 1]?.keys ?? initialKeys }])} />
+        <div>
+          <Button
+            variant="default"
+            leftSection={<IconPlus size={14} />}
+            onClick={() => {
+              const last = value[value.length - 1] ?? first;
+              onChange([...value, { ...newSource(last.type, last.keys), scope: last.scope }]);
+            }}
+          >
+            <Trans>Add a source</Trans>
+          </Button>
+        </div>
       )}
     </>
   );
 }
 
-function AddDevice({ onClick }: { onClick: () => void }) {
-  return (
-    <div>
-      <Button variant="default" leftSection={<IconPlus size={14} />} onClick={onClick}>
-        <Trans>Add a device or group</Trans>
-      </Button>
-    </div>
-  );
-}
-
-function DeviceFields({
+function SourceFields({
   value,
   onChange,
-  hasKeys,
+  types,
   mayBeGroup,
   keysHelp,
-}: Pick<DeviceChoicesProps, 'hasKeys' | 'mayBeGroup' | 'keysHelp'> & {
-  value: DeviceChoice;
-  onChange: (value: DeviceChoice) => void;
+}: Omit<SourceListProps, 'value' | 'onChange' | 'mayAdd'> & {
+  value: SourceDraft;
+  onChange: (value: SourceDraft) => void;
 }) {
   const { t } = useLingui();
-  const { device, group, keys } = value;
-  const latest = useRead(
-    ['devices', 'latest', device],
-    (signal) =>
-      unwrap(api.GET('/api/v1/devices/{id}/telemetry/latest', { params: { path: { id: device ?? '' } }, signal })),
-    { enabled: hasKeys && device !== undefined },
-  );
+  const names: Record<SourceType, string> = {
+    telemetry: t`Telemetry`,
+    attributes: t`Attributes`,
+    devices: t`States of devices`,
+    alarms: t`Alarms`,
+    topics: t`Topics`,
+    node: t`Metrics of the node`,
+  };
+  const { type } = value;
+  const hasDevice = type !== 'topics' && type !== 'node';
   return (
     <>
-      <DeviceField
-        value={device ?? null}
-        isDisabled={group !== undefined}
-        isRequired={group === undefined}
-        onChange={(next) => onChange({ ...value, device: next ?? undefined })}
-      />
-      {mayBeGroup && (
+      {types.length > 1 && (
+        <Select
+          label={t`Shows`}
+          allowDeselect={false}
+          value={type}
+          onChange={(next) => onChange(withType(value, next as SourceType))}
+          data={types.map((each) => ({ value: each, label: names[each] }))}
+        />
+      )}
+      {type === 'topics' && (
+        <TopicsField value={value.names} onChange={(next) => onChange({ ...value, names: next })} />
+      )}
+      {type === 'node' && <MetricsField value={value.names} onChange={(next) => onChange({ ...value, names: next })} />}
+      {hasDevice && (
+        <DeviceField
+          value={value.device ?? null}
+          isDisabled={value.group !== undefined}
+          isRequired={value.group === undefined && type !== 'alarms'}
+          onChange={(next) => onChange({ ...value, device: next ?? undefined })}
+        />
+      )}
+      {hasDevice && type !== 'alarms' && mayBeGroup && (
         <ObjectSelect
           kind="device-groups"
           label={t`or a group`}
           required={false}
-          value={group}
+          value={value.group}
           onChange={(next) => onChange({ ...value, group: next as string | undefined })}
         />
       )}
-      {hasKeys && (
-        <TagsInput
-          label={t`Keys`}
-          required
-          description={keysHelp}
-          data={Object.keys(latest.data?.values ?? {}).sort()}
-          value={keys}
-          acceptValueOnBlur
-          onChange={(next) => onChange({ ...value, keys: next })}
+      {type === 'alarms' && (
+        <ObjectSelect
+          kind="products"
+          label={t`Product`}
+          required={false}
+          value={value.product}
+          onChange={(next) => onChange({ ...value, product: next as string | undefined })}
         />
       )}
+      {type === 'attributes' && (
+        <SegmentedControl
+          aria-label={t`Scope of the attributes`}
+          value={value.scope}
+          onChange={(scope) => onChange({ ...value, scope: scope as AttributeScope })}
+          data={[
+            { value: 'client', label: t`Client` },
+            { value: 'shared', label: t`Shared` },
+            { value: 'server', label: t`Server` },
+          ]}
+        />
+      )}
+      {(type === 'telemetry' || type === 'attributes') && (
+        <KeysField value={value} help={keysHelp} onChange={(keys) => onChange({ ...value, keys })} />
+      )}
     </>
+  );
+}
+
+/** Keys of telemetry or attributes; those that the device has are offered. */
+function KeysField({
+  value: { type, device, scope, keys },
+  help,
+  onChange,
+}: {
+  value: SourceDraft;
+  help?: string;
+  onChange: (keys: string[]) => void;
+}) {
+  const { t } = useLingui();
+  const known = useRead(
+    ['devices', 'keys', device, type, scope],
+    async (signal) => {
+      const id = device ?? '';
+      if (type === 'attributes') {
+        const path = { id, scope };
+        const found = await unwrap(api.GET('/api/v1/devices/{id}/attributes/{scope}', { params: { path }, signal }));
+        return found.data.map(({ key }) => key);
+      }
+      const latest = await unwrap(
+        api.GET('/api/v1/devices/{id}/telemetry/latest', { params: { path: { id } }, signal }),
+      );
+      return Object.keys(latest.values);
+    },
+    { enabled: device !== undefined },
+  );
+  return (
+    <TagsInput
+      label={t`Keys`}
+      required
+      description={help}
+      data={[...(known.data ?? [])].sort()}
+      maxTags={maxNames}
+      value={keys}
+      acceptValueOnBlur
+      onChange={onChange}
+    />
   );
 }
 

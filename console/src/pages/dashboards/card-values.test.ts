@@ -40,7 +40,24 @@ test('metrics without a sample are left out', () => {
     card({ sources: [{ type: 'node', metrics: ['connections', 'sessions'] }] }),
     dataOf({ type: 'node', metrics, ts_ms: [] }),
   );
-  expect(values).toEqual([{ subject: '', key: 'connections', value: 0, tsMs: 7 }]);
+  expect(values).toEqual([{ subject: '', key: 'connections', id: '0 connections', value: 0, tsMs: 7 }]);
+});
+
+test('sources of different kinds are shown together, in their order', () => {
+  const latest = (value: number) => [{ device: 'pump', values: { t: { ts_ms: 1, value } } }];
+  const sources: Card['sources'] = [
+    { type: 'attributes', device: 'pump', scope: 'server', keys: ['t'] },
+    { type: 'node', metrics: ['connections'] },
+    { type: 'telemetry', device: 'pump', keys: ['t'] },
+  ];
+  const data = dataOf(
+    { type: 'attributes', latest: latest(1), is_truncated: false },
+    { type: 'node', metrics: [{ name: 'connections', value: 2, avg: [] }], ts_ms: [] },
+    { type: 'telemetry', latest: latest(3), intervals: [], is_truncated: false },
+  );
+  const values = valuesOf(card({ sources }), data);
+  expect(values.map(({ value }) => value)).toEqual([1, 2, 3]);
+  expect(new Set(values.map(({ id }) => id)).size).toBe(3);
 });
 
 const limits: ValueState[] = [

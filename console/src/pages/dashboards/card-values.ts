@@ -8,6 +8,8 @@ export interface CardValue {
   subject: string;
   /** The key or metric; empty for topics. */
   key: string;
+  /** Distinguishes it among the values of the card: an attribute may have the name of a key. */
+  id: string;
   value: unknown;
   tsMs: number;
 }
@@ -53,19 +55,21 @@ export function valuesOf(card: Card, data: CardData): CardValue[] {
         const status = known.get(topic);
         if (!status) return [];
         const value = card.config.shows === 'rate' ? status.messages_per_s : payloadOf(status);
-        return [{ subject: topic, key: '', value, tsMs: status.last_at_ms }];
+        return [{ subject: topic, key: '', id: `${index} ${topic}`, value, tsMs: status.last_at_ms }];
       });
     }
     if (each.type === 'node') {
       return each.metrics.flatMap(({ name, value }) =>
-        value === null ? [] : [{ subject: '', key: name, value, tsMs: data.at_ms }],
+        value === null ? [] : [{ subject: '', key: name, id: `${index} ${name}`, value, tsMs: data.at_ms }],
       );
     }
-    if (each.type !== 'telemetry' || source?.type !== 'telemetry') return [];
+    const hasKeys = source?.type === 'telemetry' || source?.type === 'attributes';
+    if (!hasKeys || each.type !== source.type) return [];
     return each.latest.flatMap(({ device, values }) =>
       source.keys.flatMap((key) => {
         const found = values[key];
-        return found ? [{ subject: device, key, value: found.value, tsMs: found.ts_ms }] : [];
+        const id = `${index} ${device} ${key}`;
+        return found ? [{ subject: device, key, id, value: found.value, tsMs: found.ts_ms }] : [];
       }),
     );
   });

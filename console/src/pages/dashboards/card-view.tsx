@@ -12,10 +12,18 @@ import { Ago, LiveTime } from '../../ui/time';
 import { SeverityBadge } from '../alarms/severity';
 import { DeviceStateBadge } from '../devices/device-state';
 import { paramsOf } from '../devices/controls';
-import { aligned, linesOf } from '../telemetry/series';
-import { chartIntervalMs, useCardData, useDashboardContext, type CardData, type LatestOfDevice } from './card-data';
+import { aligned, linesOf, type Line } from '../telemetry/series';
+import {
+  chartIntervalMs,
+  useCardData,
+  useDashboardContext,
+  type CardData,
+  type LatestOfDevice,
+  type SourceData,
+} from './card-data';
 import { gaugeBands, stateOf, valuesOf, type CardValue } from './card-values';
 import { rangeOf, type Card, type CardConfig, type LineStyle, type ValueState } from './dashboard';
+import { showsSeveral } from './source-draft';
 import { useStateNames } from './value-states';
 
 /** The content of a card, live. */
@@ -34,15 +42,16 @@ export function CardView({ card }: { card: Card }) {
   }
   if (error && !data) return <Note>{error.message}</Note>;
   if (!data) return null;
-  const problem = data.sources.find((each) => each.type === 'problem');
-  if (problem?.type === 'problem') return <Note>{problem.detail}</Note>;
-  const isTruncated = data.sources.some((each) => 'is_truncated' in each && each.is_truncated);
-  if (!isTruncated || !['status', 'table', 'chart', 'map'].includes(card.kind)) return contentOf(card, data);
+  const problems = data.sources.flatMap((each) => (each.type === 'problem' ? [each.detail] : []));
+  if (problems.length === data.sources.length) return <Note>{problems[0]}</Note>;
+  const isTruncated =
+    showsSeveral(card.kind) && data.sources.some((each) => 'is_truncated' in each && each.is_truncated);
+  if (!isTruncated && problems.length === 0) return contentOf(card, data);
   return (
     <div className="truncated-card">
       <div>{contentOf(card, data)}</div>
       <Text size="xs" c="dimmed">
-        <Trans>There is more than the card can show.</Trans>
+        {isTruncated ? <Trans>There is more than the card can show.</Trans> : problems[0]}
       </Text>
     </div>
   );
@@ -212,22 +221,31 @@ function ChartCard({ card, data }: { card: Card; data: CardData }) {
   );
 }
 
-/** Lines of telemetry, or else of the metrics of the node, which have their times in common. */
+/** Lines of telemetry and of metrics of the node; the intervals of both begin at multiples of their length. */
 function chartOf({ sources }: CardData, styles: readonly LineStyle[] = []): { times: number[]; series: Series[] } {
   const rows = sources.flatMap((each) => (each.type === 'telemetry' ? each.intervals : []));
-  const lines = linesOf(rows, 'avg');
-  if (lines.length > 0) {
-    const { times, values } = aligned(lines);
-    const series = lines.map(({ device, key }, index) => {
-      const style = styles.find((each) => each.device === device && each.key === key);
-      const name = lines.every((line) => line.key === key) ? (device ?? key) : `${device} ${key}`;
-      return { label: style?.label ?? name, colour: style?.colour, values: values[index] ?? [] };
+  const lines = [...linesOf(rows, 'avg'), ...sources.flatMap(metricLines)];
+  const { times, values } = aligned(lines);
+  const series = lines.map(({ device, key }, index) => {
+    const style = styles.find((each) => each.device === device && each.key === key);
+    const hasOneKey = lines.every((line) => line.key === key);
+    const name = device === null ? key : hasOneKey ? device : `${device} ${key}`;
+    return { label: style?.label ?? name, colour: style?.colour, values: values[index] ?? [] };
+  });
+  return { times, series };
+}
+
+function metricLines(source: SourceData): Line[] {
+  if (source.type !== 'node') return [];
+  const { metrics, ts_ms: times } = source;
+  const lines = metrics.map(({ name, avg }) => {
+    const points = times.flatMap((time, index): [number, number][] => {
+      const value = avg[index];
+      return typeof value === 'number' ? [[time, value]] : [];
     });
-    return { times, series };
-  }
-  const node = sources.find((each) => each.type === 'node');
-  const metrics = node?.metrics.filter(({ avg }) => avg.some((value) => value !== null)) ?? [];
-  return { times: node?.ts_ms ?? [], series: metrics.map(({ name, avg }) => ({ label: name, values: avg })) };
+    return { device: null, key: name, points: new Map(points) };
+  });
+  return lines.filter(({ points }) => points.size > 0);
 }
 
 /** A value, with its state if the card gives it one. */
@@ -243,7 +261,7 @@ function StatusCard({ card, data }: { card: Card; data: CardData }) {
   const devices = data.sources.flatMap((each) => (each.type === 'devices' ? each.devices : []));
   const alarms = data.sources.flatMap((each) => (each.type === 'alarms' ? each.alarms : []));
   const values = valuesOf(card, data);
-  const hasOneKey = values.every(({ key }) => key === values[0]?.key);
+  const hasOneKey = values.every(({ subject, key }) => subject !== '' && key === values[0]?.key);
   return (
     <CardScroller label={card.title || t`States`}>
       <ul className="card-list">
@@ -271,7 +289,7 @@ function StatusCard({ card, data }: { card: Card; data: CardData }) {
           );
         })}
         {values.map((each) => (
-          <li key={nameOf(each)}>
+          <li key={each.id}>
             <span className="grow">{hasOneKey ? each.subject : nameOf(each)}</span>
             <ShownValue value={each.value} config={card.config} />
           </li>
@@ -294,15 +312,37 @@ function TableCard({ card, data }: { card: Card; data: CardData }) {
   if (data.sources.every(({ type }) => type === 'devices' || type === 'alarms'))
     return <StatusCard card={card} data={data} />;
   if (values.length === 0) return <NoValue />;
-  const hasSubjects = values.some(({ subject }) => subject !== '');
-  const hasKeys = values.some(({ key }) => key !== '');
+  const topics = values.filter(({ key }) => key === '').length;
+  const metrics = values.filter(({ subject }) => subject === '').length;
+  const hasSubjects = metrics < values.length;
+  const hasKeys = topics < values.length;
   return (
     <CardScroller label={card.title || t`Values`}>
       <table className="data-table">
         <thead>
           <tr>
-            {hasSubjects && <th scope="col">{hasKeys ? <Trans>Device</Trans> : <Trans>Topic</Trans>}</th>}
-            {hasKeys && <th scope="col">{hasSubjects ? <Trans>Key</Trans> : <Trans>Metric</Trans>}</th>}
+            {hasSubjects && (
+              <th scope="col">
+                {topics === 0 ? (
+                  <Trans>Device</Trans>
+                ) : topics + metrics === values.length ? (
+                  <Trans>Topic</Trans>
+                ) : (
+                  <Trans>Device or topic</Trans>
+                )}
+              </th>
+            )}
+            {hasKeys && (
+              <th scope="col">
+                {metrics === 0 ? (
+                  <Trans>Key</Trans>
+                ) : topics + metrics === values.length ? (
+                  <Trans>Metric</Trans>
+                ) : (
+                  <Trans>Key or metric</Trans>
+                )}
+              </th>
+            )}
             <th scope="col" className="right">
               <Trans>Value</Trans>
             </th>
@@ -313,9 +353,9 @@ function TableCard({ card, data }: { card: Card; data: CardData }) {
         </thead>
         <tbody>
           {values.map((each) => (
-            <tr key={`${each.subject} ${each.key}`}>
-              {hasSubjects && <td>{each.subject}</td>}
-              {hasKeys && <td>{each.key}</td>}
+            <tr key={each.id}>
+              {hasSubjects && <td>{each.subject || '–'}</td>}
+              {hasKeys && <td>{each.key || '–'}</td>}
               <td className="right card-value" title={shown(each.value, card.config)}>
                 <ShownValue value={each.value} config={card.config} />
               </td>
@@ -342,7 +382,7 @@ function positionOf({ values }: LatestOfDevice): { lat: number; lon: number } | 
 /** Positions of devices relative to each other; the page loads no maps from other servers. */
 function MapCard({ data }: { data: CardData }) {
   const places = data.sources
-    .flatMap((each) => (each.type === 'telemetry' ? each.latest : []))
+    .flatMap((each) => (each.type === 'telemetry' || each.type === 'attributes' ? each.latest : []))
     .flatMap((each) => {
       const position = positionOf(each);
       return position ? [{ device: each.device, ...position }] : [];

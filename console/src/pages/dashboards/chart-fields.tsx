@@ -3,19 +3,19 @@
 import { Fieldset, Group, SegmentedControl, Select, Stack, TextInput } from '@mantine/core';
 import { useLingui } from '@lingui/react/macro';
 import { TimeField } from '../../ui/field-inputs';
-import type { DeviceChoice } from './card-sources';
 import type { CardConfig, LineStyle } from './dashboard';
+import type { SourceDraft } from './source-draft';
 
 interface ChartFieldsProps {
   config: CardConfig;
   set: (change: Partial<CardConfig>) => void;
-  devices: DeviceChoice[];
+  sources: SourceDraft[];
 }
 
-export function ChartFields({ config, set, devices }: ChartFieldsProps) {
+export function ChartFields({ config, set, sources }: ChartFieldsProps) {
   const { t } = useLingui();
-  const lines = devices.flatMap(({ device, group, keys }) =>
-    device && !group ? keys.map((key) => ({ device, key })) : [],
+  const lines = sources.flatMap(({ type, device, group, keys }) =>
+    type === 'telemetry' && device && !group ? keys.map((key) => ({ device, key })) : [],
   );
   return (
     <>
@@ -38,7 +38,7 @@ export function ChartFields({ config, set, devices }: ChartFieldsProps) {
 
 const spansS = [900, 3_600, 21_600, 86_400, 604_800, 2_592_000];
 
-function TimeRangeField({ config, set }: Omit<ChartFieldsProps, 'devices'>) {
+function TimeRangeField({ config, set }: Omit<ChartFieldsProps, 'sources'>) {
   const { t } = useLingui();
   const { span_s, from_ms, to_ms } = config;
   const isFixed = from_ms !== undefined || to_ms !== undefined;

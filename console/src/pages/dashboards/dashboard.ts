@@ -11,8 +11,11 @@ export const rowPx = 36;
 export type CardKind =
   'statistic' | 'gauge' | 'chart' | 'status' | 'table' | 'map' | 'text' | 'control' | 'live_messages';
 
+export type AttributeScope = 'client' | 'shared' | 'server';
+
 export type CardSource =
   | { type: 'telemetry'; device?: string; device_group?: string; keys: string[] }
+  | { type: 'attributes'; device?: string; device_group?: string; scope: AttributeScope; keys: string[] }
   | { type: 'devices'; device?: string; device_group?: string }
   | { type: 'alarms'; device?: string; product?: string }
   | { type: 'topics'; topics: string[] }

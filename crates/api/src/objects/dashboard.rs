@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use devices::AttributeScope;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -134,6 +135,17 @@ pub(crate) enum CardSource {
         device: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device_group: Option<String>,
+        #[schemars(length(min = 1, max = 50))]
+        keys: Vec<String>,
+    },
+    /// Attributes of a device, or of the devices of a group.
+    Attributes {
+        /// Device id; alternatively a `device_group`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device_group: Option<String>,
+        scope: AttributeScope,
         #[schemars(length(min = 1, max = 50))]
         keys: Vec<String>,
     },
@@ -275,6 +287,12 @@ impl CardSource {
                 device,
                 device_group,
                 keys,
+            }
+            | Self::Attributes {
+                device,
+                device_group,
+                keys,
+                ..
             } => {
                 check_either(device, device_group)?;
                 let is_key = |key: &String| (1..=MAX_REFERENCE_BYTES).contains(&key.len());

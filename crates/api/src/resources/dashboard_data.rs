@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use ::devices::DeviceState;
 use ::devices::alarm::Alarm;
+use ::devices::{AttributeScope, DeviceState};
 use namespaces::NamespaceSelection;
 use observe::HistoryRange;
 use schemars::JsonSchema;
@@ -59,6 +59,10 @@ enum SourceData {
         /// Only with `from_ms`.
         intervals: Vec<KeyInterval>,
         /// Whether devices of the group were left out; at most 1000 are shown.
+        is_truncated: bool,
+    },
+    Attributes {
+        latest: Vec<LatestOfDevice>,
         is_truncated: bool,
     },
     Devices {
@@ -244,6 +248,21 @@ async fn source_data(
                 source_devices(call, device, device_group, selection).await?;
             telemetry_data(call, devices, keys, is_truncated).await
         }
+        CardSource::Attributes {
+            device,
+            device_group,
+            scope,
+            keys,
+        } => {
+            let (ids, is_truncated) = source_devices(call, device, device_group, selection).await?;
+            let latest = super::devices::run_blocking(&call.app, move |devices| {
+                attribute_values(devices, ids, scope, &keys)
+            });
+            Ok(SourceData::Attributes {
+                latest: latest.await?,
+                is_truncated,
+            })
+        }
         CardSource::Devices {
             device,
             device_group,
@@ -323,6 +342,34 @@ fn device_statuses(
         });
     }
     Ok(statuses)
+}
+
+fn attribute_values(
+    devices: &DeviceService,
+    ids: Vec<String>,
+    scope: AttributeScope,
+    keys: &[String],
+) -> Result<Vec<LatestOfDevice>, DeviceServiceError> {
+    let registry = devices.registry();
+    let mut latest = Vec::with_capacity(ids.len());
+    for id in ids {
+        // A device that was deleted meanwhile is left out.
+        let Some(device) = registry.device(&id)? else {
+            continue;
+        };
+        let mut values = BTreeMap::new();
+        for key in keys {
+            if let Some(attribute) = registry.attribute(&device, scope, key)? {
+                let value = TimedValue {
+                    ts_ms: attribute.updated_at_ms as i64,
+                    value: attribute.value,
+                };
+                values.insert(attribute.key, value);
+            }
+        }
+        latest.push(LatestOfDevice { device: id, values });
+    }
+    Ok(latest)
 }
 
 async fn topic_data(call: &ApiCall, topics: Vec<String>) -> Result<SourceData, ProblemDetails> {

@@ -288,3 +288,55 @@ async fn a_share_link_shows_the_topics_and_metrics_of_its_cards_only() {
         assert_eq!(rejected.status, 401, "{path}: {}", rejected.body);
     }
 }
+
+#[tokio::test]
+async fn a_card_reads_sources_of_several_kinds() {
+    let server = server().await;
+    for (scope, value) in [("server", 7), ("shared", 8)] {
+        let path = format!("devices/acme-pump/attributes/{scope}");
+        let set = admin(&server, "PUT", &path, json!({"floor": value, "secret": 1})).await;
+        assert_eq!(set.status, 204, "{}", set.body);
+    }
+    let attributes = |scope: &str| json!({"type": "attributes", "device": "acme-pump", "scope": scope, "keys": ["floor", "none"]});
+    let sources = json!([
+        attributes("server"),
+        {"type": "devices", "device": "acme-pump"},
+        attributes("shared"),
+        {"type": "attributes", "device": "other-pump", "scope": "server", "keys": ["floor"]},
+    ]);
+    let cards = json!([card("mixed", sources)]);
+    let dashboard = json!({"id": "mixed", "namespace": "acme", "cards": cards});
+    created(&server, "dashboards", dashboard).await;
+    let read = admin(
+        &server,
+        "GET",
+        "dashboards/mixed/cards/mixed/data",
+        Value::Null,
+    )
+    .await;
+    assert_eq!(read.status, 200, "{}", read.body);
+    let found = read.json()["sources"].clone();
+    let types: Vec<_> = (0..4).map(|at| found[at]["type"].as_str()).collect();
+    let expected = ["attributes", "devices", "attributes", "problem"].map(Some);
+    assert_eq!(types, expected, "{}", read.body);
+    for (at, value) in [(0, 7), (2, 8)] {
+        let latest = &found[at]["latest"][0];
+        assert_eq!(latest["device"], "acme-pump");
+        assert_eq!(latest["values"]["floor"]["value"], value);
+        assert_eq!(
+            latest["values"].as_object().map(serde_json::Map::len),
+            Some(1)
+        );
+    }
+    let mut wrong = json!({"id": "wrong", "cards": [card("c", json!([attributes("other")]))]});
+    let rejected = admin(&server, "POST", "dashboards", wrong.clone()).await;
+    assert_eq!(rejected.status, 422, "{}", rejected.body);
+    wrong["cards"][0]["sources"][0] = attributes("client");
+    wrong["cards"][0]["sources"][0]["keys"] = json!([]);
+    let rejected = admin(&server, "POST", "dashboards", wrong).await;
+    assert!(
+        rejected.body.contains("cards[0].sources[0].keys"),
+        "{}",
+        rejected.body
+    );
+}
