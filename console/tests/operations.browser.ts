@@ -1,7 +1,7 @@
 /** What an operator does with clients, devices and the node: trace messages, subscribe for a client, import, back up, search. */
 
 import type { ChildProcess } from 'node:child_process';
-import type { Browser, BrowserContext, Page } from 'playwright-core';
+import type { Browser, BrowserContext, Download, Page } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newChainPath, newRulePath } from '../src/new-paths';
 import { launch, loggedIn, newProfile, open, PageProblems, settled } from './support/browser';
@@ -31,6 +31,13 @@ afterAll(async () => {
   panel?.kill();
   await node?.remove();
 });
+
+async function textOf(file: Download): Promise<string> {
+  const parts = (await file.createReadStream()).setEncoding('utf8');
+  let text = '';
+  for await (const part of parts) text += String(part);
+  return text;
+}
 
 const region = (page: Page, name: string) => page.getByRole('region', { name, exact: true });
 
@@ -109,10 +116,31 @@ test('operations: devices are imported from a file, with the lines that were rej
   await page.getByRole('button', { name: 'Export' }).click();
   const downloaded = page.waitForEvent('download');
   await page.getByRole('menuitem', { name: 'All devices, CSV' }).click();
-  const lines = (await (await downloaded).createReadStream()).setEncoding('utf8');
-  let text = '';
-  for await (const part of lines) text += String(part);
+  const text = await textOf(await downloaded);
   expect(text.split('\n').filter((line) => line.startsWith('meter-'))).toHaveLength(2);
+  await page.close();
+});
+
+test('operations: the telemetry of a device group is exported', async () => {
+  const now = Date.now();
+  const row = (device: string, ago: number) =>
+    JSON.stringify({ device, ts_ms: now - ago, values: { level: ago, other: 1 } });
+  const lines = [row('meter-1', 2_000), row('meter-1', 1_000), row('meter-2', 3_000)];
+  await node.sendLines('/api/v1/imports?kind=telemetry', lines);
+  await node.expect('PUT', '/api/v1/device-groups/meters', { product: 'meter' });
+  const page = await open(profile, '/telemetry?group=meters&keys=level');
+  await page.locator('canvas').first().waitFor();
+  await page.getByRole('button', { name: 'Export' }).click();
+  const downloaded = page.waitForEvent('download');
+  await page.getByRole('menuitem', { name: 'meters, CSV' }).click();
+  const file = await downloaded;
+  expect(file.suggestedFilename()).toBe('meters.csv');
+  const expected = ['device,ts_ms,level', ...[2_000, 1_000].map((ago) => `meter-1,${now - ago},${ago}`)];
+  expect((await textOf(file)).split('\r\n')).toEqual([...expected, `meter-2,${now - 3_000},3000`, '']);
+  await page.getByRole('button', { name: 'Export' }).click();
+  const parquet = page.waitForEvent('download');
+  await page.getByRole('menuitem', { name: 'meters, Parquet' }).click();
+  expect((await parquet).suggestedFilename()).toBe('meters.parquet');
   await page.close();
 });
 

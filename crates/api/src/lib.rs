@@ -91,5 +91,5 @@ pub use state::ApiParts;
 pub use telemetry_backend::{
     CalendarUnit, DeviceRejectionList, ImportedRow, IntervalLength, IntervalQuery, IntervalRow,
     LiveTelemetryItem, LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend,
-    TelemetryBackendError, TelemetrySample,
+    TelemetryBackendError, TelemetrySample, TelemetryTable,
 };

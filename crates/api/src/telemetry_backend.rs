@@ -127,6 +127,16 @@ pub trait LiveTelemetryStream: Send {
     fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<LiveTelemetryItem>> + Send + '_>>;
 }
 
+/// A file of telemetry that is being written.
+pub trait TelemetryTable {
+    /// Adds rows of one device. After an error other than [`TelemetryBackendError::NoDevice`], which adds nothing, the file cannot
+    /// be continued.
+    fn add(&mut self, query: &RowQuery) -> Result<(), TelemetryBackendError>;
+
+    /// Writes the rest, without which readers reject the file.
+    fn finish(self: Box<Self>) -> Result<(), TelemetryBackendError>;
+}
+
 /// Data of a device that was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RejectionInfo {
@@ -186,13 +196,11 @@ pub trait TelemetryBackend: Send + Sync + 'static {
         namespaces: &NamespaceSelection,
     ) -> Result<Vec<Result<(), String>>, TelemetryBackendError>;
 
-    /// Writes rows as a Parquet file, one group after another, with one line per value. An error of
-    /// `out` ends the export.
-    fn write_parquet(
-        &self,
-        query: &RowQuery,
-        out: &mut (dyn io::Write + Send),
-    ) -> Result<(), TelemetryBackendError>;
+    /// Begins a Parquet file with one line per value, written to `out` one group of lines after another.
+    fn parquet_table<'a>(
+        &'a self,
+        out: &'a mut (dyn io::Write + Send),
+    ) -> Result<Box<dyn TelemetryTable + 'a>, TelemetryBackendError>;
 
     /// The intervals of each device and key, ascending.
     fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError>;

@@ -102,7 +102,13 @@ export default function TelemetryPage() {
         isReady && (
           <>
             <ShowCall method="POST" path="/api/v1/telemetry/query" body={query(0, shownRange?.[1] ?? 0)} />
-            <ExportMenu devices={devices} keys={keys} range={shownRange} lines={result.data?.lines ?? []} />
+            <ExportMenu
+              devices={devices}
+              group={group}
+              keys={keys}
+              range={shownRange}
+              lines={result.data?.lines ?? []}
+            />
           </>
         )
       }
@@ -448,27 +454,29 @@ function GroupSelect({ value, onChange }: { value: string; onChange: (value: str
 
 function ExportMenu({
   devices,
+  group,
   keys,
   range,
   lines,
 }: {
   devices: string[];
+  group: string;
   keys: string[];
   range: [number, number] | undefined;
   lines: Line[];
 }) {
   const { t } = useLingui();
   const [isPending, setPending] = useState(false);
-  const save = async (device: string, format: 'csv' | 'parquet') => {
+  const save = async (collection: 'devices' | 'device-groups', id: string, format: 'csv' | 'parquet') => {
     setPending(true);
     try {
-      const path = withQuery(`/api/v1/devices/${encodeURIComponent(device)}/telemetry/export`, {
+      const path = withQuery(`/api/v1/${collection}/${encodeURIComponent(id)}/telemetry/export`, {
         format,
         keys: keys.join(','),
         from_ms: range?.[0],
         to_ms: range?.[1],
       });
-      await downloadFrom(path, `${device}.${format}`);
+      await downloadFrom(path, `${id}.${format}`);
     } catch (error) {
       notifications.show({ color: 'red', message: t`The export failed: ${(error as Error).message}` });
     } finally {
@@ -489,6 +497,15 @@ function ExportMenu({
         <Menu.Item disabled={lines.length === 0} onClick={() => download('telemetry.csv', asCsv(lines), 'text/csv')}>
           CSV
         </Menu.Item>
+        {group !== '' && (
+          <>
+            <Menu.Label>
+              <Trans>All values of the group in this time</Trans>
+            </Menu.Label>
+            <Menu.Item onClick={() => void save('device-groups', group, 'csv')}>{group}, CSV</Menu.Item>
+            <Menu.Item onClick={() => void save('device-groups', group, 'parquet')}>{group}, Parquet</Menu.Item>
+          </>
+        )}
         {devices.length > 0 && (
           <Menu.Label>
             <Trans>All values of a device in this time</Trans>
@@ -496,8 +513,8 @@ function ExportMenu({
         )}
         {devices.map((device) => (
           <div key={device}>
-            <Menu.Item onClick={() => void save(device, 'csv')}>{device}, CSV</Menu.Item>
-            <Menu.Item onClick={() => void save(device, 'parquet')}>{device}, Parquet</Menu.Item>
+            <Menu.Item onClick={() => void save('devices', device, 'csv')}>{device}, CSV</Menu.Item>
+            <Menu.Item onClick={() => void save('devices', device, 'parquet')}>{device}, Parquet</Menu.Item>
           </div>
         ))}
       </Menu.Dropdown>

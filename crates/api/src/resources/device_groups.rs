@@ -1,5 +1,6 @@
 //! Device groups beyond their objects: members and counts.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ::devices::group::{self, GroupDefinition};
@@ -21,7 +22,7 @@ use crate::state::ApiState;
 
 /// Counting stops when this many devices are counted.
 const MAX_COUNTED: usize = 1_000_000;
-/// Number of devices read at once for a count.
+/// Number of devices read at once.
 const PAGE_DEVICES: usize = 1000;
 
 /// Number of devices in a group.
@@ -90,6 +91,14 @@ impl DeviceGroups {
         GroupDefinition::read(&object.value).map_err(|error| unavailable(&error))
     }
 
+    pub(super) fn new(app: &ApiState) -> Self {
+        Self {
+            objects: app.objects.clone(),
+            declared: app.object_backend.clone(),
+            devices: app.devices.clone(),
+        }
+    }
+
     pub(super) fn namespace_of(&self, id: &str) -> Result<String, DeviceServiceError> {
         Ok(self.load(id)?.namespace)
     }
@@ -149,6 +158,29 @@ impl DeviceGroups {
         Ok(all)
     }
 
+    /// Passes the ids of all devices of a group to `each` in the order of creation, until it breaks. Reads a page at a time, so that
+    /// a group of any size needs little memory.
+    pub(super) fn for_each_member<B>(
+        &self,
+        id: &str,
+        mut each: impl FnMut(&str) -> ControlFlow<B>,
+    ) -> Result<Option<B>, DeviceServiceError> {
+        let group = self.load(id)?;
+        let mut from = DeviceNo(0);
+        loop {
+            let page = group.members(self.devices.registry(), from, PAGE_DEVICES)?;
+            for device in &page.devices {
+                if let ControlFlow::Break(result) = each(device.id.as_str()) {
+                    return Ok(Some(result));
+                }
+            }
+            match page.next {
+                None => return Ok(None),
+                Some(next) => from = next,
+            }
+        }
+    }
+
     /// The ids of at most `limit` devices of a group of these namespaces, and whether there are
     /// more.
     pub(super) fn first_members(
@@ -176,11 +208,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     app: &ApiState,
     question: impl FnOnce(&DeviceGroups) -> Result<T, DeviceServiceError> + Send + 'static,
 ) -> Result<T, ProblemDetails> {
-    let groups = DeviceGroups {
-        objects: app.objects.clone(),
-        declared: app.object_backend.clone(),
-        devices: app.devices.clone(),
-    };
+    let groups = DeviceGroups::new(app);
     let result =
         blocking::run_blocking(move || question(&groups), "The devices cannot be read now.")
             .await?;

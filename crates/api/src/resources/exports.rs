@@ -271,7 +271,7 @@ fn cannot_write(error: &io::Error) -> String {
 }
 
 /// Adds the device to lines of rows. A row contains no line end, see `TelemetryBackend::write_rows`.
-fn with_device(lines: &[u8], name: &str) -> Vec<u8> {
+pub(super) fn with_device(lines: &[u8], name: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(lines.len() + lines.len() / 4);
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
         out.extend_from_slice(b"{\"device\":");

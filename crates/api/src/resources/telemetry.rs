@@ -11,6 +11,7 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get};
+use crate::objects::BackendObjectKind;
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
 use crate::telemetry_backend::{DeviceRejectionList, RowQuery};
@@ -93,6 +94,18 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             )
             .parameters(&[telemetry_export::FORMAT, KEYS, FROM_MS, TO_MS])
             .raw_response(200, "The rows ordered by time.", &telemetry_export::MEDIA_TYPES),
+        get("/api/v1/device-groups/{id}/telemetry/export", "exportTelemetryOfGroup", telemetry_export::export_group)
+            .role(Role::Viewer, EndpointScope::object(BackendObjectKind::DeviceGroup, "id"))
+            .tag("telemetry")
+            .path_parameter("id", "The group's id, percent-encoded.")
+            .summary("Export telemetry of a device group")
+            .description(
+                "The rows of one device after another, in the order of their creation. JSON lines `{\"device\", \"ts_ms\", \"values\"}`, which \
+                 `POST /api/v1/imports` accepts; CSV with the columns `device`, `ts_ms` and `keys`; or Parquet with a line for each value. \
+                 The response is streamed; an incomplete one ends with a broken connection.",
+            )
+            .parameters(&[telemetry_export::FORMAT, KEYS, FROM_MS, TO_MS])
+            .raw_response(200, "The rows of each device ordered by time.", &telemetry_export::MEDIA_TYPES),
         one(get("/api/v1/devices/{id}/telemetry/live", "watchTelemetry", telemetry_feed::stream_device))
             .summary("Stream telemetry of a device")
             .description(

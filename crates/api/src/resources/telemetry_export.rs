@@ -1,6 +1,7 @@
 //! Telemetry export. Rows are read and written in pieces, so a long time range needs little memory.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -8,11 +9,14 @@ use futures_util::stream;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::device_groups::DeviceGroups;
+use super::devices;
+use super::exports::with_device;
 use super::telemetry_query::{keys, time_range, to_problem};
 use crate::call::{ApiCall, text_response};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
-use crate::telemetry_backend::{RowQuery, TelemetryBackend, TelemetryBackendError};
+use crate::telemetry_backend::{RowQuery, TelemetryBackend, TelemetryBackendError, TelemetryTable};
 
 const JSONL: &str = "application/jsonl";
 const PARQUET: &str = "application/vnd.apache.parquet";
@@ -28,6 +32,16 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of buffers waiting for a slow client.
 const MAX_PENDING_BUFFERS: usize = 4;
 
+/// The devices whose rows are exported, one device after another.
+enum ExportedDevices {
+    One(String),
+    /// Rows contain their device.
+    Group {
+        id: String,
+        groups: DeviceGroups,
+    },
+}
+
 enum ExportFormat {
     Lines,
     /// CSV with these columns after the time.
@@ -35,10 +49,20 @@ enum ExportFormat {
     Parquet,
 }
 
+/// A file that is being written.
+enum ExportFile<'a> {
+    Lines(&'a mut ExportWriter),
+    Csv {
+        columns: &'a [String],
+        out: &'a mut ExportWriter,
+    },
+    Parquet(Box<dyn TelemetryTable + 'a>),
+}
+
 /// Sends the written text to the response body.
 struct ExportWriter {
     buffer: Vec<u8>,
-    sender: mpsc::Sender<Result<Bytes, TelemetryBackendError>>,
+    sender: mpsc::Sender<Result<Bytes, ProblemDetails>>,
 }
 
 impl ExportFormat {
@@ -75,45 +99,120 @@ impl ExportFormat {
             Self::Parquet => "telemetry.parquet",
         }
     }
+}
 
+impl ExportedDevices {
+    /// Writes the rows of all devices. `query` selects the keys and times.
     fn write(
         &self,
+        format: &ExportFormat,
+        mut query: RowQuery,
         tools: &dyn TelemetryBackend,
+        out: &mut ExportWriter,
+    ) -> Result<(), ProblemDetails> {
+        let sender = out.sender.clone();
+        let has_device = matches!(self, Self::Group { .. });
+        let mut file = ExportFile::new(format, has_device, tools, out).map_err(to_problem)?;
+        match self {
+            Self::One(device) => {
+                query.device.clone_from(device);
+                file.add(&query, has_device, tools).map_err(to_problem)?;
+            }
+            Self::Group { id, groups } => {
+                let ended = groups.for_each_member(id, |device| {
+                    // Devices without rows send nothing, which would reveal that the client has disconnected.
+                    if sender.is_closed() {
+                        return ControlFlow::Break(Ok(()));
+                    }
+                    device.clone_into(&mut query.device);
+                    match file.add(&query, has_device, tools) {
+                        // It was deleted after the page of devices was read.
+                        Ok(()) | Err(TelemetryBackendError::NoDevice(_)) => {
+                            ControlFlow::Continue(())
+                        }
+                        Err(error) => ControlFlow::Break(Err(to_problem(error))),
+                    }
+                });
+                ended.map_err(devices::to_problem)?.unwrap_or(Ok(()))?;
+            }
+        }
+        file.finish().map_err(to_problem)
+    }
+}
+
+impl<'a> ExportFile<'a> {
+    fn new(
+        format: &'a ExportFormat,
+        has_device: bool,
+        tools: &'a dyn TelemetryBackend,
+        out: &'a mut ExportWriter,
+    ) -> Result<Self, TelemetryBackendError> {
+        Ok(match format {
+            ExportFormat::Lines => Self::Lines(out),
+            ExportFormat::Csv(columns) => {
+                let fixed: &[&str] = if has_device {
+                    &["device", "ts_ms"]
+                } else {
+                    &["ts_ms"]
+                };
+                let names = columns.iter().map(String::as_str);
+                let mut line = String::new();
+                csv_line(fixed.iter().copied().chain(names), &mut line);
+                let _ = out.append(line.as_bytes());
+                Self::Csv { columns, out }
+            }
+            ExportFormat::Parquet => Self::Parquet(tools.parquet_table(out)?),
+        })
+    }
+
+    /// Adds the rows of one device.
+    fn add(
+        &mut self,
         query: &RowQuery,
-        pieces: &mut ExportWriter,
+        has_device: bool,
+        tools: &dyn TelemetryBackend,
     ) -> Result<(), TelemetryBackendError> {
         match self {
-            Self::Lines => {
-                let ExportWriter {
-                    buffer: piece,
-                    sender,
-                } = pieces;
-                let full = &mut |piece: &mut Vec<u8>| {
-                    let full = Bytes::from(std::mem::take(piece));
-                    sender.blocking_send(Ok(full)).is_ok()
+            Self::Lines(out) => {
+                let name = has_device.then(|| Value::from(query.device.as_str()).to_string());
+                let mut append = |lines: &[u8]| match &name {
+                    Some(name) => out.append(&with_device(lines, name)),
+                    None => out.append(lines),
                 };
-                tools.write_rows(query, b'\n', piece, full).map(drop)
+                let mut lines = Vec::new();
+                tools.write_rows(query, b'\n', &mut lines, &mut |lines| {
+                    let is_connected = append(lines);
+                    lines.clear();
+                    is_connected
+                })?;
+                let _ = append(&lines);
+                Ok(())
             }
-            Self::Csv(columns) => {
+            Self::Csv { columns, out } => {
+                let device = has_device.then_some(query.device.as_str());
                 let mut line = String::new();
-                let names = columns.iter().map(String::as_str);
-                csv_line(["ts_ms"].into_iter().chain(names), &mut line);
-                let _ = pieces.append(&line);
                 tools.rows(query, &mut |ts_ms, values| {
                     line.clear();
-                    csv_row(ts_ms, columns, &values, &mut line);
-                    pieces.append(&line)
+                    csv_row(device, ts_ms, columns, &values, &mut line);
+                    out.append(line.as_bytes())
                 })
             }
-            Self::Parquet => tools.write_parquet(query, pieces),
+            Self::Parquet(table) => table.add(query),
+        }
+    }
+
+    fn finish(self) -> Result<(), TelemetryBackendError> {
+        match self {
+            Self::Lines(_) | Self::Csv { .. } => Ok(()),
+            Self::Parquet(table) => table.finish(),
         }
     }
 }
 
 impl ExportWriter {
     /// Appends text; false if the client has disconnected.
-    fn append(&mut self, text: &str) -> bool {
-        self.buffer.extend_from_slice(text.as_bytes());
+    fn append(&mut self, text: &[u8]) -> bool {
+        self.buffer.extend_from_slice(text);
         self.buffer.len() < BUFFER_BYTES || self.flush_piece()
     }
 
@@ -126,8 +225,7 @@ impl ExportWriter {
 impl io::Write for ExportWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let bytes = &bytes[..bytes.len().min(BUFFER_BYTES)];
-        self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= BUFFER_BYTES && !self.flush_piece() {
+        if !self.append(bytes) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         Ok(bytes.len())
@@ -140,11 +238,22 @@ impl io::Write for ExportWriter {
 }
 
 pub(super) async fn export(call: ApiCall) -> ApiResult {
+    let device = call.path("id").to_owned();
+    respond(call, ExportedDevices::One(device)).await
+}
+
+pub(super) async fn export_group(call: ApiCall) -> ApiResult {
+    let id = call.path("id").to_owned();
+    let groups = DeviceGroups::new(&call.app);
+    respond(call, ExportedDevices::Group { id, groups }).await
+}
+
+async fn respond(call: ApiCall, devices: ExportedDevices) -> ApiResult {
     let (from_ms, to_ms) = time_range(&call)?;
     let format = ExportFormat::from_call(&call)?;
     let (media_type, name) = (format.media_type(), format.file_name());
     let query = RowQuery {
-        device: call.path("id").to_owned(),
+        device: String::new(),
         keys: keys(&call)?,
         from_ms,
         to_ms,
@@ -159,14 +268,14 @@ pub(super) async fn export(call: ApiCall) -> ApiResult {
             sender,
         };
         // The client may have disconnected.
-        let _ = match format.write(&*tools, &query, &mut pieces) {
+        let _ = match devices.write(&format, query, &*tools, &mut pieces) {
             Ok(()) => pieces.flush_piece(),
             Err(error) => pieces.sender.blocking_send(Err(error)).is_ok(),
         };
     });
     // An invalid query fails before the first piece, and gets an error response.
     let first = match written.recv().await {
-        Some(Err(error)) => return Err(to_problem(error)),
+        Some(Err(problem)) => return Err(problem),
         Some(Ok(first)) => first,
         None => {
             return Err(ProblemDetails::unavailable(
@@ -181,7 +290,7 @@ pub(super) async fn export(call: ApiCall) -> ApiResult {
             None => written
                 .recv()
                 .await?
-                .map_err(|error| io::Error::other(format!("reading telemetry: {error:?}"))),
+                .map_err(|problem| io::Error::other(problem.detail)),
         };
         Some((piece, (None, written)))
     });
@@ -195,7 +304,13 @@ pub(super) async fn export(call: ApiCall) -> ApiResult {
     Ok(response)
 }
 
-fn csv_row(ts_ms: i64, columns: &[String], values: &[(String, Value)], out: &mut String) {
+fn csv_row(
+    device: Option<&str>,
+    ts_ms: i64,
+    columns: &[String],
+    values: &[(String, Value)],
+    out: &mut String,
+) {
     let cells = columns.iter().map(|column| {
         let value = values.iter().find(|(key, _)| key == column);
         match value.map(|(_, value)| value) {
@@ -204,7 +319,8 @@ fn csv_row(ts_ms: i64, columns: &[String], values: &[(String, Value)], out: &mut
             Some(value) => value.to_string(),
         }
     });
-    let cells: Vec<String> = std::iter::once(ts_ms.to_string()).chain(cells).collect();
+    let fixed = device.map(str::to_owned).into_iter();
+    let cells: Vec<String> = fixed.chain([ts_ms.to_string()]).chain(cells).collect();
     csv_line(cells.iter().map(String::as_str), out);
 }
 
@@ -240,7 +356,10 @@ mod tests {
             ("d".to_owned(), json!({"k": [1]})),
         ];
         let mut out = String::new();
-        csv_row(7, &columns, &values, &mut out);
+        csv_row(None, 7, &columns, &values, &mut out);
         assert_eq!(out, "7,\"x,\"\"y\"\"\",1.5,,\"{\"\"k\"\":[1]}\"\r\n");
+        out.clear();
+        csv_row(Some("a,b"), 7, &columns[1..2], &values, &mut out);
+        assert_eq!(out, "\"a,b\",7,1.5\r\n");
     }
 }

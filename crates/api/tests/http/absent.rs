@@ -7,6 +7,7 @@ use api::{
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind,
     DeviceRejectionList, ImportedRow, IntervalQuery, IntervalRow, LiveTelemetryStream, NextCommand,
     RequestedAttributes, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetrySample,
+    TelemetryTable,
 };
 use namespaces::NamespaceSelection;
 use serde_json::{Value, json};
@@ -109,12 +110,13 @@ impl TelemetryBackend for NoTelemetryBackend {
         Ok(rows.iter().map(|_| Err(reason())).collect())
     }
 
-    fn write_parquet(
-        &self,
-        query: &RowQuery,
-        _: &mut (dyn io::Write + Send),
-    ) -> Result<(), TelemetryBackendError> {
-        Err(device_not_found(&query.device))
+    fn parquet_table<'a>(
+        &'a self,
+        _: &'a mut (dyn io::Write + Send),
+    ) -> Result<Box<dyn TelemetryTable + 'a>, TelemetryBackendError> {
+        Err(TelemetryBackendError::Unavailable(
+            "there is no telemetry".to_owned(),
+        ))
     }
 
     fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError> {

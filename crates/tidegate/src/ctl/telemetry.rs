@@ -1,4 +1,4 @@
-//! `tidegate ctl telemetry`: stored and live telemetry of devices.
+//! `tidegate ctl telemetry`: stored and live telemetry of devices and groups.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -69,14 +69,14 @@ pub(super) enum TelemetryCommand {
     /// Export rows of a device to a file
     Export {
         device: String,
-        file: PathBuf,
-        /// Format [default: by the extension .csv, .parquet, .jsonl or .ndjson]. CSV needs --keys
-        #[arg(long)]
-        format: Option<ExportFormatArg>,
         #[command(flatten)]
-        keys: KeysArgs,
+        export: ExportArgs,
+    },
+    /// Export rows of all devices of a group to a file
+    ExportGroup {
+        group: String,
         #[command(flatten)]
-        times: TimeRangeArgs,
+        export: ExportArgs,
     },
     /// Delete rows of a device, or values of some keys
     Delete {
@@ -123,6 +123,18 @@ pub(super) struct TimeRangeArgs {
     /// End of the time range, exclusive
     #[arg(long, value_name = "MS")]
     to_ms: Option<u64>,
+}
+
+#[derive(Args)]
+pub(super) struct ExportArgs {
+    file: PathBuf,
+    /// Format [default: by the extension .csv, .parquet, .jsonl or .ndjson]. CSV needs --keys
+    #[arg(long)]
+    format: Option<ExportFormatArg>,
+    #[command(flatten)]
+    keys: KeysArgs,
+    #[command(flatten)]
+    times: TimeRangeArgs,
 }
 
 /// Parses `90s`, `15m`, `24h`, `7d`.
@@ -255,15 +267,10 @@ impl TelemetryCommand {
                 let path = with_query("/api/v1/telemetry/live", &parameters);
                 events::print_stream(client, &path, count, row_line).await
             }
-            Self::Export {
-                device,
-                file,
-                format,
-                keys,
-                times,
-            } => {
-                let format = format.map_or_else(|| ExportFormatArg::from_extension(&file), Ok)?;
-                export(client, &device, (file, format), keys, &times).await
+            Self::Export { device, export } => export.run(client, &path_of(&device, "")).await,
+            Self::ExportGroup { group, export } => {
+                let telemetry = format!("/api/v1/device-groups/{}/telemetry", url_encode(&group));
+                export.run(client, &telemetry).await
             }
             Self::Delete {
                 device,
@@ -334,30 +341,34 @@ fn row_line(json: &str) -> String {
     }
 }
 
-async fn export(
-    client: &ApiClient,
-    device: &str,
-    (file, format): (PathBuf, ExportFormatArg),
-    keys: KeysArgs,
-    times: &TimeRangeArgs,
-) -> anyhow::Result<()> {
-    if format == ExportFormatArg::Csv && keys.keys.is_none() {
-        bail!("CSV needs --keys: they are its columns");
+impl ExportArgs {
+    /// Exports from the telemetry routes below `telemetry`.
+    async fn run(self, client: &ApiClient, telemetry: &str) -> anyhow::Result<()> {
+        let Self {
+            file,
+            format,
+            keys,
+            times,
+        } = self;
+        let format = format.map_or_else(|| ExportFormatArg::from_extension(&file), Ok)?;
+        if format == ExportFormatArg::Csv && keys.keys.is_none() {
+            bail!("CSV needs --keys: they are its columns");
+        }
+        let [from_ms, to_ms] = times.parameters();
+        let parameters = [
+            ("format", Some(format.name().to_owned())),
+            ("keys", keys.keys),
+            from_ms,
+            to_ms,
+        ];
+        let path = with_query(&format!("{telemetry}/export"), &parameters);
+        let body = client.stream(&path).await?;
+        let shown = file.display();
+        let saved = download::save(body, &file, true).await;
+        let bytes = saved.with_context(|| format!("cannot save {shown}"))?;
+        eprintln!("{shown}: {bytes} bytes");
+        Ok(())
     }
-    let [from_ms, to_ms] = times.parameters();
-    let parameters = [
-        ("format", Some(format.name().to_owned())),
-        ("keys", keys.keys),
-        from_ms,
-        to_ms,
-    ];
-    let path = with_query(&path_of(device, "/export"), &parameters);
-    let body = client.stream(&path).await?;
-    let shown = file.display();
-    let saved = download::save(body, &file, true).await;
-    let bytes = saved.with_context(|| format!("cannot save {shown}"))?;
-    eprintln!("{shown}: {bytes} bytes");
-    Ok(())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use api::{
     DeviceRejectionList, ImportedRow, IntervalQuery, IntervalRow, LiveTelemetryItem,
     LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend, TelemetryBackendError,
-    TelemetrySample,
+    TelemetrySample, TelemetryTable,
 };
 use devices::ingest::Pipeline;
 use devices::live::{LiveTelemetry, LiveValue, TelemetryWatcher};
@@ -241,24 +241,21 @@ impl TelemetryBackend for TelemetryService {
     }
 
     #[cfg(feature = "parquet")]
-    fn write_parquet(
-        &self,
-        query: &RowQuery,
-        out: &mut (dyn io::Write + Send),
-    ) -> Result<(), TelemetryBackendError> {
-        let device = self.device_no(&query.device)?;
-        let mut table = ParquetTable::new(&query.device, &self.series, out)?;
-        self.read(device, query, &mut |row| table.add(&row))?;
-        table.finish()
+    fn parquet_table<'a>(
+        &'a self,
+        out: &'a mut (dyn io::Write + Send),
+    ) -> Result<Box<dyn TelemetryTable + 'a>, TelemetryBackendError> {
+        Ok(Box::new(ServiceTable {
+            service: self,
+            table: ParquetTable::new(&self.series, out)?,
+        }))
     }
 
     #[cfg(not(feature = "parquet"))]
-    fn write_parquet(
-        &self,
-        query: &RowQuery,
-        _: &mut (dyn io::Write + Send),
-    ) -> Result<(), TelemetryBackendError> {
-        self.device_no(&query.device)?;
+    fn parquet_table<'a>(
+        &'a self,
+        _: &'a mut (dyn io::Write + Send),
+    ) -> Result<Box<dyn TelemetryTable + 'a>, TelemetryBackendError> {
         Err(TelemetryBackendError::Parameter {
             name: "format",
             detail: "expected jsonl or csv; this program was built without the feature `parquet`"
@@ -341,6 +338,26 @@ impl TelemetryBackend for TelemetryService {
             keys: names,
             watching,
         }))
+    }
+}
+
+#[cfg(feature = "parquet")]
+struct ServiceTable<'a> {
+    service: &'a TelemetryService,
+    table: ParquetTable<'a>,
+}
+
+#[cfg(feature = "parquet")]
+impl TelemetryTable for ServiceTable<'_> {
+    fn add(&mut self, query: &RowQuery) -> Result<(), TelemetryBackendError> {
+        let device = self.service.device_no(&query.device)?;
+        let add = &mut |row: SeriesRow<'_>| self.table.add(&query.device, &row);
+        self.service.read(device, query, add)?;
+        self.table.check()
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), TelemetryBackendError> {
+        self.table.finish()
     }
 }
 

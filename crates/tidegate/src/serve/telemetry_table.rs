@@ -26,7 +26,6 @@ const GROUP_ROWS: usize = 50_000;
 const GROUP_BYTES: usize = 8 << 20;
 
 pub(super) struct ParquetTable<'a> {
-    device: &'a str,
     series: &'a Series,
     file: ParquetWriter<&'a mut (dyn io::Write + Send)>,
     failure: Option<io::Error>,
@@ -34,24 +33,23 @@ pub(super) struct ParquetTable<'a> {
 
 impl<'a> ParquetTable<'a> {
     pub(super) fn new(
-        device: &'a str,
         series: &'a Series,
         out: &'a mut (dyn io::Write + Send),
     ) -> Result<Self, TelemetryBackendError> {
         let layout = ParquetLayout::new(GROUP_ROWS, GROUP_BYTES);
         let file = ParquetWriter::new(out, &ColumnSchema::new(&COLUMNS), layout);
         Ok(Self {
-            device,
             series,
             file: file.map_err(to_backend_error)?,
             failure: None,
         })
     }
 
-    pub(super) fn add(&mut self, row: &SeriesRow<'_>) -> ControlFlow<()> {
+    /// Adds the values of a row. Breaks after a write error, which `check` reports.
+    pub(super) fn add(&mut self, device: &str, row: &SeriesRow<'_>) -> ControlFlow<()> {
         for point in row.points {
             let key = self.series.key_name(point.key).unwrap_or_default();
-            let line = row_columns(row.ts_ms, self.device, key, point.value);
+            let line = row_columns(row.ts_ms, device, key, point.value);
             if let Err(error) = self.file.put_row(&line) {
                 self.failure = Some(error);
                 return ControlFlow::Break(());
@@ -60,11 +58,15 @@ impl<'a> ParquetTable<'a> {
         ControlFlow::Continue(())
     }
 
+    /// Reports a write error of the rows that were added.
+    pub(super) fn check(&mut self) -> Result<(), TelemetryBackendError> {
+        self.failure
+            .take()
+            .map_or(Ok(()), |error| Err(to_backend_error(error)))
+    }
+
     pub(super) fn finish(self) -> Result<(), TelemetryBackendError> {
-        match self.failure {
-            Some(error) => Err(to_backend_error(error)),
-            None => self.file.finish().map(drop).map_err(to_backend_error),
-        }
+        self.file.finish().map(drop).map_err(to_backend_error)
     }
 }
 

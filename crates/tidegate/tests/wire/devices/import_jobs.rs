@@ -21,7 +21,7 @@ fn ended(node: &Node, job: &Value) -> Value {
     get(node, &path)
 }
 
-fn import(node: &Node, kind: &str, media_type: &str, text: &str) -> Value {
+pub(super) fn import(node: &Node, kind: &str, media_type: &str, text: &str) -> Value {
     let fields = format!("content-type: {media_type}\r\n");
     let path = format!("imports?kind={kind}");
     let (status, _, answer) = ask(node, ("POST", &path), &fields, text);

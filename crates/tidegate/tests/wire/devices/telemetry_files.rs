@@ -6,14 +6,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::{api, connect, product, with_token};
+use super::import_jobs::import;
+use super::{api, ask, connect, product, with_token};
 use crate::support::Node;
 
 fn export(node: &Node, arguments: &[&str]) -> Output {
+    telemetry(node, "export", arguments)
+}
+
+fn telemetry(node: &Node, command: &str, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["ctl", "--data-dir"])
         .arg(node.data_dir())
-        .args(["telemetry", "export"])
+        .args(["telemetry", command])
         .args(arguments)
         .output()
         .unwrap()
@@ -107,4 +112,105 @@ fn telemetry_is_exported_as_columns() {
     assert_eq!(duckdb(query, Path::new(path)), Some(json!([[0]])));
     let nobody = "devices/d3/telemetry/export?format=parquet";
     assert_eq!(api(&node, "GET", nobody, &Value::Null).0, 404);
+}
+
+#[test]
+fn telemetry_of_a_group_is_exported() {
+    let node = Node::start(&[]);
+    product(&node, "meter", json!({}));
+    product(&node, "valve", json!({}));
+    // More devices than are read at once; the first, one in the middle and the last have rows.
+    let devices: String = (0..2100)
+        .map(|nth| format!("{{\"id\": \"m-{nth:04}\", \"product\": \"meter\"}}\n"))
+        .chain(["{\"id\": \"other\", \"product\": \"valve\"}\n".to_owned()])
+        .collect();
+    let job = import(&node, "devices", "application/x-ndjson", &devices);
+    assert_eq!(
+        (&job["done"], &job["failed"]),
+        (&json!(2101), &json!(0)),
+        "{job}"
+    );
+    let with_rows = ["m-0000", "m-1001", "m-2099", "other"];
+    let rows: String = (0..3)
+        .flat_map(|nth| {
+            with_rows.map(|id| {
+                let values = json!({"n": nth, "text": "a,b\n", "other": 7});
+                format!(
+                    "{}\n",
+                    json!({"device": id, "ts_ms": 1000 + nth, "values": values})
+                )
+            })
+        })
+        .collect();
+    let job = import(&node, "telemetry", "application/x-ndjson", &rows);
+    assert_eq!(
+        (&job["done"], &job["failed"]),
+        (&json!(12), &json!(0)),
+        "{job}"
+    );
+    let group = json!({"product": "meter"});
+    let (status, answer) = api(&node, "PUT", "device-groups/meters", &group);
+    assert_eq!(status, 201, "{answer}");
+
+    let save = |name: &str, more: &[&str]| {
+        let file = node.data_dir().join(name);
+        let path = file.to_str().unwrap();
+        let output = telemetry(&node, "export-group", &[&["meters", path], more].concat());
+        (output, file)
+    };
+    let (output, file) = save("group.csv", &["--keys", "text,n", "--to-ms", "1002"]);
+    assert!(output.status.success(), "{output:?}");
+    let expected: String = with_rows[..3]
+        .iter()
+        .flat_map(|id| {
+            [1000, 1001].map(|ts_ms| format!("{id},{ts_ms},\"a,b\n\",{}\r\n", ts_ms - 1000))
+        })
+        .collect();
+    let expected = format!("device,ts_ms,text,n\r\n{expected}");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), expected);
+
+    // These lines can be imported: the same rows change nothing.
+    let (output, file) = save("group.jsonl", &["--from-ms", "1001"]);
+    assert!(output.status.success(), "{output:?}");
+    let lines = std::fs::read_to_string(file).unwrap();
+    let job = import(&node, "telemetry", "application/x-ndjson", &lines);
+    assert_eq!(
+        (&job["done"], &job["failed"]),
+        (&json!(6), &json!(0)),
+        "{job}"
+    );
+    let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let values = json!({"n": 1, "text": "a,b\n", "other": 7});
+    let expected = json!({"device": "m-0000", "ts_ms": 1001, "values": values});
+    assert_eq!(first, expected);
+
+    let unknown = "device-groups/none/telemetry/export";
+    assert_eq!(api(&node, "GET", unknown, &Value::Null).0, 404);
+    let (status, _, problem) = ask(
+        &node,
+        ("GET", "device-groups/meters/telemetry/export?format=csv"),
+        "",
+        "",
+    );
+    assert_eq!(
+        (status, &problem["parameter"]),
+        (400, &json!("keys")),
+        "{problem}"
+    );
+
+    let (output, file) = save("group.parquet", &[]);
+    if cfg!(not(feature = "parquet")) {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && reason.contains("without the feature `parquet`"));
+        return;
+    }
+    assert!(output.status.success(), "{output:?}");
+    let query = "SELECT device, count(*), sum(number) FILTER (key = 'n') FROM read_parquet(?) \
+        GROUP BY device ORDER BY device";
+    let Some(found) = duckdb(query, &file) else {
+        testkit::report_skipped("DuckDB is not here; run `cargo xtask test`");
+        return;
+    };
+    let expected = json!([["m-0000", 9, 3.0], ["m-1001", 9, 3.0], ["m-2099", 9, 3.0]]);
+    assert_eq!(found, expected);
 }
