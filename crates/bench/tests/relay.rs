@@ -73,7 +73,7 @@ fn two_relays_are_measured_in_turn() {
         FakeRelay::start(RelayFaults::default()),
     );
     let line = format!(
-        "pairs --pairs 2 --rounds 2 --peer ws://{} {SHORT}",
+        "pairs --pairs 2 --rounds 2 --versus ws://{} {SHORT}",
         peer.address
     );
     let (is_success, result) = run(&relay, &line);

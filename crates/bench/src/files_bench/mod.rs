@@ -42,7 +42,7 @@ pub(crate) struct FilesArgs {
     #[arg(long, value_enum)]
     method: Vec<UploadMethod>,
     /// Another program that receives the same files, repeatable; it must be installed
-    #[arg(long, value_enum, visible_alias = "peer", value_name = "PROGRAM")]
+    #[arg(long, value_enum, value_name = "PROGRAM")]
     versus: Vec<ComparisonProgram>,
     /// Time to send files by each method, one after the other; at least one is sent
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]

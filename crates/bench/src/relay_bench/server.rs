@@ -96,7 +96,7 @@ pub(super) struct RelayServerArgs {
     #[arg(long, value_name = "ADDRESSES")]
     source_addresses: Option<SourceAddresses>,
     /// Another relay to measure in turn, which has a room for each path
-    #[arg(long, visible_alias = "peer", value_name = "URL[,PID]")]
+    #[arg(long, value_name = "URL[,PID]")]
     versus: Option<ComparisonRelay>,
 }
 
