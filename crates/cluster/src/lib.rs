@@ -9,8 +9,9 @@
 //! - [`NodeRequests`] exchanges requests and their answers with other nodes.
 //! - [`ClusterLease`] chooses one node for work that is done once per cluster.
 //! - [`ReplicatedObjects`] keeps the configuration objects of this node equal to those of the cluster.
+//! - [`RecordSync`] keeps records of this node, of which there may be millions, equal to those of the other nodes.
 //!
-//! Except for [`ClusterNode`], [`NodeRequests`], [`ClusterLease`] and [`ReplicatedObjects`], nothing here uses a clock: the caller passes frames and the time.
+//! Except for [`ClusterNode`], [`NodeRequests`], [`ClusterLease`], [`ReplicatedObjects`] and [`RecordReplication`], nothing here uses a clock: the caller passes frames and the time.
 
 mod channel;
 mod cluster_node;
@@ -21,6 +22,7 @@ mod lease;
 mod member;
 mod membership;
 mod objects;
+mod records;
 mod requests;
 
 pub use channel::ChannelLimits;
@@ -32,7 +34,7 @@ pub use fabric::{
 };
 pub use frame::{FRAME_HEAD_BYTES, FrameError};
 pub use lease::{ClusterLease, LeaseStatus};
-pub use member::{Member, NodeName, NodeNameError};
+pub use member::{Member, NUMBER_BITS, NodeName, NodeNameError};
 pub use membership::{
     ClusterMembership, DownReason, MAX_PEER_NODES, MembershipConfig, MembershipEvent, PeerNodeId,
     PeerNodeInfo,
@@ -41,6 +43,10 @@ pub use objects::{
     LocalObject, LocalObjects, LocalObjectsError, ObjectName, ObjectNameError, ObjectReplica,
     ReplicaEvent, ReplicaPhase, ReplicaRecord, ReplicaRequest, ReplicatedObjects,
     ReplicatedObjectsError, ReplicatedObjectsStatus,
+};
+pub use records::{
+    RECORD_BUCKETS, RECORD_MESSAGE_KIND, Record, RecordChanges, RecordDigests, RecordReplication,
+    RecordSync, RecordVersion, SharedRecords, SharedRecordsError, record_bucket,
 };
 pub use requests::{
     FIRST_REQUEST_KIND, NodeRequests, RequestError, RequestHandler, RequestLimits, SendMessage,

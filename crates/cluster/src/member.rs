@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The name of a node, unique in its cluster: 1 to 64 of the characters `a-z`, `0-9` and `-`. It is part of keys and
 /// subjects of NATS.
@@ -14,6 +15,10 @@ use thiserror::Error;
 pub struct NodeName(Arc<str>);
 
 const MAX_NAME_BYTES: usize = 64;
+/// Bits of the numbers of one node.
+pub const NUMBER_BITS: u32 = 40;
+/// The first range is that of nodes outside a cluster.
+const NUMBER_RANGES: u64 = 1 << 13;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
@@ -35,6 +40,13 @@ impl NodeName {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The first of the numbers that this node gives to objects which other nodes number as well, such as alarms. Different
+    /// for nodes with different names, but for an accident, and below 2^53, so that JSON can contain the numbers.
+    pub fn first_number(&self) -> u64 {
+        let range = 1 + xxh3_64(self.0.as_bytes()) % (NUMBER_RANGES - 1);
+        range << NUMBER_BITS
     }
 }
 

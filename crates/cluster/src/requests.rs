@@ -85,6 +85,11 @@ pub trait RequestHandler: Send + Sync + 'static {
     /// `None`: this node does not know the subject.
     fn answer(&self, subject: u8, body: Bytes)
     -> Option<BoxFuture<'static, Result<Bytes, String>>>;
+
+    /// Time for an answer to requests of a subject; `None`: [`RequestLimits::timeout`].
+    fn timeout(&self, _subject: u8) -> Option<Duration> {
+        None
+    }
 }
 
 /// Sends a message to a node, without waiting.
@@ -170,8 +175,19 @@ impl NodeRequests {
         subject: u8,
         body: &[u8],
     ) -> impl Future<Output = Result<Bytes, RequestError>> + Send + use<> {
+        self.request_within(self.limits.timeout, node, subject, body)
+    }
+
+    /// Like [`request`](Self::request), with another time for the answer.
+    pub fn request_within(
+        self: &Arc<Self>,
+        timeout: Duration,
+        node: &NodeName,
+        subject: u8,
+        body: &[u8],
+    ) -> impl Future<Output = Result<Bytes, RequestError>> + Send + use<> {
         let begun = self.begin(node, subject, body);
-        let deadline = Instant::now() + self.limits.timeout;
+        let deadline = Instant::now() + timeout;
         async move {
             let (waiting, answered) = begun?;
             let answer = tokio::time::timeout_at(deadline, answered).await;
@@ -290,7 +306,8 @@ impl NodeRequests {
             return (UNSUPPORTED, Bytes::new());
         };
         // Whoever has asked no longer waits then.
-        match tokio::time::timeout(self.limits.timeout, answer).await {
+        let timeout = handler.timeout(subject).unwrap_or(self.limits.timeout);
+        match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(answer)) if answer.len() > self.limits.max_answer_bytes => {
                 (TOO_LARGE, Bytes::new())
             }
