@@ -193,6 +193,24 @@ impl DeviceAuthenticator {
         }
     }
 
+    /// The device with this access token.
+    fn find_token(
+        &self,
+        token: &str,
+        effort: LookupEffort,
+    ) -> Result<Option<Arc<Device>>, LookupError> {
+        let mut found = Ok(None);
+        // More than one only if nodes of a cluster have registered devices before they met.
+        for digest in self.registry.inner.digester().digests(token.as_bytes()) {
+            match self.find_device(&DeviceName::Token(&digest), effort) {
+                Ok(None) => {}
+                Err(LookupError::WouldBlock) => found = Err(LookupError::WouldBlock),
+                other => return other,
+            }
+        }
+        found
+    }
+
     fn find_with_effort(
         &self,
         shown: &PresentedCredentials<'_>,
@@ -232,8 +250,7 @@ impl DeviceAuthenticator {
             return Ok(found);
         }
         if password.is_empty() {
-            let digest = self.registry.inner.digest(username.as_bytes());
-            if let Some(device) = self.find_device(&DeviceName::Token(&digest), effort)? {
+            if let Some(device) = self.find_token(username, effort)? {
                 return Ok(admit(device, CredentialKind::Token, None));
             }
             if username == PROVISION_USERNAME && self.registry.has_provisioning() {

@@ -28,22 +28,48 @@ const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 const TOKEN_LETTERS: usize = 20;
 
 /// Computes keyed digests of secrets.
-pub(crate) struct SecretDigester(hmac::Key);
+pub(crate) struct SecretDigester {
+    key: hmac::Key,
+    /// Keys of digests that other nodes of a cluster have computed.
+    other_keys: Box<[hmac::Key]>,
+}
 
 impl SecretDigester {
     pub(crate) fn new(key: &[u8]) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, key))
+        Self::with_other_keys(key, &[])
     }
 
+    pub(crate) fn with_other_keys(key: &[u8], others: &[[u8; 32]]) -> Self {
+        let others = others.iter();
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, key),
+            other_keys: others
+                .map(|key| hmac::Key::new(hmac::HMAC_SHA256, key))
+                .collect(),
+        }
+    }
+
+    /// The digest to store.
     pub(crate) fn digest(&self, secret: &[u8]) -> [u8; 32] {
-        let mut digest = [0; 32];
-        digest.copy_from_slice(hmac::sign(&self.0, secret).as_ref());
-        digest
+        digest_with(&self.key, secret)
+    }
+
+    /// All digests under which the secret may be stored.
+    pub(crate) fn digests(&self, secret: &[u8]) -> impl Iterator<Item = [u8; 32]> {
+        let keys = std::iter::once(&self.key).chain(&self.other_keys);
+        keys.map(move |key| digest_with(key, secret))
     }
 
     pub(crate) fn matches(&self, secret: &[u8], digest: &[u8; 32]) -> bool {
-        hmac::verify(&self.0, secret, digest).is_ok()
+        let mut keys = std::iter::once(&self.key).chain(&self.other_keys);
+        keys.any(|key| hmac::verify(key, secret, digest).is_ok())
     }
+}
+
+fn digest_with(key: &hmac::Key, secret: &[u8]) -> [u8; 32] {
+    let mut digest = [0; 32];
+    digest.copy_from_slice(hmac::sign(key, secret).as_ref());
+    digest
 }
 
 /// Generates a secret that cannot be guessed.

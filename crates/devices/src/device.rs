@@ -15,6 +15,7 @@ use crate::record_codec::{decode_array, decode_text, encode_text};
 const LAYOUT: u8 = 1;
 const DISABLED: u64 = 1;
 const GATEWAY: u64 = 1 << 1;
+const ACTIVATED: u64 = 1 << 2;
 
 /// Limits of one device.
 pub(crate) const MAX_TAGS: usize = 64;
@@ -42,6 +43,8 @@ pub struct Device {
     pub revision: u32,
     pub(crate) credentials: Box<[Credential]>,
     pub(crate) claim: Option<DeviceClaim>,
+    /// The device was active once, perhaps at another node. Only for devices that register again until they are active.
+    pub(crate) was_activated: bool,
     /// Digest of the last password that was verified, which avoids repeating argon2 for the same password.
     pub(crate) verified_password_digest: OnceLock<[u8; 32]>,
 }
@@ -119,20 +122,35 @@ impl Device {
             revision: self.revision,
             credentials: self.credentials.clone(),
             claim: self.claim.clone(),
+            was_activated: self.was_activated,
             verified_password_digest: OnceLock::new(),
         }
     }
 
+    /// Whether clients of both versions of a device have the same permissions, unless its product has changed.
+    pub(crate) fn has_same_access(&self, other: &Device) -> bool {
+        self.is_enabled == other.is_enabled
+            && self.product.id() == other.product.id()
+            && self.credentials == other.credentials
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
+        self.encode_with_parent(self.parent)
+    }
+
+    /// The record with another parent. Numbers of devices are those of one node.
+    pub(crate) fn encode_with_parent(&self, parent: Option<DeviceNo>) -> Vec<u8> {
         let mut out = Vec::with_capacity(96);
         out.push(LAYOUT);
         let flag = |is: bool, flag| if is { flag } else { 0 };
-        let flags = flag(!self.is_enabled, DISABLED) | flag(self.is_gateway, GATEWAY);
+        let flags = flag(!self.is_enabled, DISABLED)
+            | flag(self.is_gateway, GATEWAY)
+            | flag(self.was_activated, ACTIVATED);
         varint::put(&mut out, flags);
         encode_text(&mut out, self.id.as_str());
         encode_text(&mut out, self.product.id().as_str());
         encode_text(&mut out, &self.name);
-        varint::put(&mut out, self.parent.map_or(0, |no| u64::from(no.0) + 1));
+        varint::put(&mut out, parent.map_or(0, |no| u64::from(no.0) + 1));
         encode_text(&mut out, self.group.as_deref().unwrap_or_default());
         varint::put(&mut out, self.created_ms);
         varint::put(&mut out, u64::from(self.revision));
@@ -154,6 +172,16 @@ impl Device {
             }
         }
         out
+    }
+
+    /// The product in a record.
+    pub(crate) fn product_in(mut bytes: &[u8]) -> Option<&str> {
+        let [LAYOUT] = decode_array(&mut bytes)? else {
+            return None;
+        };
+        let _flags = varint::take(&mut bytes)?;
+        let _id = decode_text(&mut bytes)?;
+        decode_text(&mut bytes)
     }
 
     /// Returns `None` if the record is damaged or its product does not exist.
@@ -207,6 +235,7 @@ impl Device {
             revision,
             credentials,
             claim,
+            was_activated: flags & ACTIVATED != 0,
             verified_password_digest: OnceLock::new(),
         })
     }

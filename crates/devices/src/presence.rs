@@ -430,6 +430,7 @@ impl DeviceStates {
         let inner = &self.inner.registry.inner;
         for portion in dirty.chunks(10_000) {
             let mut batch = inner.table_batch()?;
+            let mut activated = Vec::new();
             for &no in portion {
                 let Some(slot) = self.slot(no) else {
                     continue;
@@ -443,6 +444,7 @@ impl DeviceStates {
                 let seen_s = slot.seen_s.load(Relaxed);
                 let old = inner.states.get_with(&key, read_row)?.flatten();
                 let activated_s = old.map_or(seen_s, |old| old.0);
+                activated.extend(old.is_none().then_some(no));
                 let mut row = [0; 8];
                 row[..4].copy_from_slice(&activated_s.to_be_bytes());
                 row[4..].copy_from_slice(&seen_s.to_be_bytes());
@@ -450,6 +452,9 @@ impl DeviceStates {
             }
             if !batch.is_empty() {
                 batch.commit(Durability::Buffered)?;
+            }
+            for no in activated {
+                inner.mark_activated(no)?;
             }
         }
         self.inner.flushed.fetch_add(dirty.len() as u64, Relaxed);

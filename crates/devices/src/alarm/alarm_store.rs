@@ -335,6 +335,10 @@ impl AlarmStoreState {
         }
     }
 
+    pub(super) fn number_from(&mut self, first: u64) {
+        self.next = self.next.max(first);
+    }
+
     pub(super) fn next_id(&mut self) -> AlarmId {
         self.next += 1;
         AlarmId(self.next - 1)

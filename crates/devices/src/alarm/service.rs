@@ -96,6 +96,11 @@ impl Alarms {
         Ok(alarms)
     }
 
+    /// Gives this number or larger ones to new alarms.
+    pub fn number_from(&self, first: u64) {
+        self.inner.store.lock().number_from(first);
+    }
+
     /// Evaluates a row of a device's telemetry. Does not block.
     pub fn observe(&self, device: &Arc<Device>, now_ms: u64, ts_ms: i64, points: &[Point<'_>]) {
         let find = || Some(Arc::clone(device));

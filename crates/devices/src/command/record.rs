@@ -12,6 +12,22 @@ use series::DeviceNo;
 #[serde(transparent)]
 pub struct CommandId(pub u64);
 
+/// The bits of a number that devices get. Numbers of a cluster are large, and devices keep them in 32 bits.
+const DEVICE_BITS: u64 = (1 << cluster::NUMBER_BITS) - 1;
+
+impl CommandId {
+    /// The number that the device gets.
+    #[must_use]
+    pub fn at_device(self) -> u64 {
+        self.0 & DEVICE_BITS
+    }
+
+    /// The command with this number at the device, if its other bits are those of `self`.
+    pub(super) fn with_device_number(self, number: u64) -> Self {
+        Self(self.0 & !DEVICE_BITS | number & DEVICE_BITS)
+    }
+}
+
 /// The type of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -131,6 +131,12 @@ impl Commands {
         Ok(Self { inner })
     }
 
+    /// Gives this number or larger ones to new commands.
+    pub fn number_from(&self, first: u64) {
+        let mut open = lock(&self.inner.open);
+        open.next = open.next.max(first);
+    }
+
     /// Accepts a command, which is in the store when this returns. `waits`: the caller waits for the final
     /// state. Reads and writes the disk.
     ///

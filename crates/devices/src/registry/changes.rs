@@ -11,8 +11,10 @@ use serde::Deserialize;
 use series::DeviceNo;
 use store::{Durability, TableBatch};
 
-use super::keys::{DeviceIndexKey, DeviceName};
+use super::contested_names::{Losers, owner_of_name};
+use super::keys::{DeviceIndexKey, DeviceName, contested_row, no_at_end, reserved_row};
 use super::observers::DeviceChange;
+use super::shared_versions::{VersionRow, VersionTransaction};
 use super::{Registry, RegistryError, RegistryInner, product_id};
 use crate::credential::{Credential, CredentialSummary, IssuedCredential, NewCredential};
 use crate::device::{Device, MAX_CREDENTIALS, MAX_NAME_BYTES, MAX_TAG_BYTES, MAX_TAGS};
@@ -68,6 +70,8 @@ pub enum WritePrecondition {
     Absent,
     /// The device exists with this revision.
     Revision(u32),
+    /// The device exists with this version, see [`Registry::version_of`].
+    Version(u64),
 }
 
 /// Result of writing a device.
@@ -114,10 +118,13 @@ impl Registry {
         expected: WritePrecondition,
     ) -> Result<DeviceWriteOutcome, RegistryError> {
         let sealed = self.inner.prepare(device, true)?;
-        self.inner
+        let written = self
+            .inner
             .put_all(vec![sealed], expected, Durability::Synced)?
             .pop()
-            .expect("one result per device")
+            .expect("one result per device")?;
+        self.inner.wait_until_shared();
+        Ok(written)
     }
 
     /// Removes a device with its attributes; returns `false` if there was none.
@@ -128,7 +135,7 @@ impl Registry {
         let Some(device) = changes.by_name(&DeviceName::Id(id))? else {
             return Ok(false);
         };
-        check_precondition(expected, Some(&device))?;
+        changes.check_precondition(expected, Some(&device))?;
         let mut has_children = false;
         let behind = DeviceIndexKey::Parent(device.no).prefix();
         inner
@@ -145,7 +152,21 @@ impl Registry {
         // Observers may change devices themselves.
         drop(next);
         inner.notify_observers(&DeviceChange::Removed(&device));
+        inner.wait_until_shared();
         Ok(true)
+    }
+
+    /// The version of a device: it grows with each change and never repeats for devices of the same id. In a cluster, it
+    /// is the same on all nodes that have the device in the same state. Reads the disk there.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn version_of(&self, device: &Device) -> Result<u64, RegistryError> {
+        let row = match self.inner.shared.get() {
+            Some(shared) => shared.row(device.id.as_str())?,
+            None => None,
+        };
+        Ok(version_number(device, row))
     }
 
     /// The public part of the device's credentials.
@@ -155,26 +176,16 @@ impl Registry {
     }
 }
 
-fn check_precondition(
-    expected: WritePrecondition,
-    current: Option<&Arc<Device>>,
-) -> Result<(), RegistryError> {
-    match (expected, current) {
-        (WritePrecondition::Any, _) | (WritePrecondition::Absent, None) => Ok(()),
-        (WritePrecondition::Absent, Some(device)) => Err(RegistryError::Exists {
-            id: device.id.to_string(),
-        }),
-        (WritePrecondition::Revision(revision), Some(device)) if device.revision == revision => {
-            Ok(())
-        }
-        (WritePrecondition::Revision(_), current) => Err(RegistryError::Conflict {
-            current: current.map_or(0, |device| device.revision),
-        }),
+fn version_number(device: &Device, row: Option<VersionRow>) -> u64 {
+    match row {
+        // Later for each change of a device, whichever node has made it.
+        Some(row) => row.version.time_ms,
+        None => u64::from(device.no.0) << 32 | u64::from(device.revision),
     }
 }
 
 impl RegistryInner {
-    fn notify_observers(&self, change: &DeviceChange<'_>) {
+    pub(super) fn notify_observers(&self, change: &DeviceChange<'_>) {
         let observers = self.device_observers.read();
         let observers = observers.unwrap_or_else(PoisonError::into_inner);
         observers.iter().for_each(|observer| observer(change));
@@ -224,7 +235,7 @@ impl RegistryInner {
             }
             Some(wanted) => Some(wanted),
         };
-        let digester = self.digester();
+        let digester = self.digester_for_writing();
         let mut credentials = None;
         if let Some(wanted) = wanted {
             let mut sealed = Vec::with_capacity(wanted.len());
@@ -266,7 +277,8 @@ impl RegistryInner {
             return Ok(Vec::new());
         }
         let token = NewCredential::Token { token: None };
-        Ok(vec![token.into_stored(&device.id, &self.digester())?])
+        let digester = self.digester_for_writing();
+        Ok(vec![token.into_stored(&device.id, &digester)?])
     }
 
     /// Writes devices in one batch. Returns one result per device, in order; an invalid device does not prevent the
@@ -330,24 +342,31 @@ fn is_generated(credential: &NewCredential) -> bool {
 }
 
 /// Changes written in one batch; later changes see the earlier ones.
-struct DeviceTransaction<'a> {
-    inner: &'a RegistryInner,
-    batch: TableBatch,
+pub(super) struct DeviceTransaction<'a> {
+    pub(super) inner: &'a RegistryInner,
+    pub(super) batch: TableBatch,
     next: u32,
     /// Index rows with a new owner; `None`: no owner.
     names: HashMap<Vec<u8>, Option<DeviceNo>, RandomState>,
     /// Names removed from their devices; some may have been assigned again.
     removed_names: Vec<(Vec<u8>, DeviceNo)>,
-    devices: HashMap<u32, Arc<Device>, RandomState>,
+    /// Changed devices; `None`: removed.
+    devices: HashMap<u32, Option<Arc<Device>>, RandomState>,
     counts: HashMap<Box<str>, i64, RandomState>,
     /// Numbers of devices before these changes, by namespace.
     stored_in_namespace: HashMap<Box<str>, u64, RandomState>,
     /// Devices that existed before.
     replaced: Vec<DeviceNo>,
+    /// Changed owners of names that several devices have.
+    contests: Losers,
+    /// `None` outside a cluster.
+    pub(super) versions: Option<VersionTransaction<'a>>,
+    /// The version of the record of another node that is being stored.
+    pub(super) incoming: Option<cluster::RecordVersion>,
 }
 
 impl<'a> DeviceTransaction<'a> {
-    fn new(inner: &'a RegistryInner, next: u32) -> Result<Self, RegistryError> {
+    pub(super) fn new(inner: &'a RegistryInner, next: u32) -> Result<Self, RegistryError> {
         Ok(Self {
             inner,
             batch: inner.tables.batch()?,
@@ -358,7 +377,40 @@ impl<'a> DeviceTransaction<'a> {
             counts: HashMap::default(),
             stored_in_namespace: HashMap::default(),
             replaced: Vec::new(),
+            contests: Losers::default(),
+            versions: inner.shared.get().map(VersionTransaction::new),
+            incoming: None,
         })
+    }
+
+    fn check_precondition(
+        &self,
+        expected: WritePrecondition,
+        current: Option<&Arc<Device>>,
+    ) -> Result<(), RegistryError> {
+        let is_met = match (expected, current) {
+            (WritePrecondition::Any, _) | (WritePrecondition::Absent, None) => true,
+            (WritePrecondition::Absent, Some(device)) => {
+                return Err(RegistryError::Exists {
+                    id: device.id.to_string(),
+                });
+            }
+            (WritePrecondition::Revision(revision), Some(device)) => device.revision == revision,
+            (WritePrecondition::Version(version), Some(device)) => {
+                let row = match &self.versions {
+                    Some(versions) => versions.row(device.id.as_str())?,
+                    None => None,
+                };
+                version_number(device, row) == version
+            }
+            (WritePrecondition::Revision(_) | WritePrecondition::Version(_), None) => false,
+        };
+        match is_met {
+            true => Ok(()),
+            false => Err(RegistryError::Conflict {
+                current: current.map_or(0, |device| device.revision),
+            }),
+        }
     }
 
     fn owner(&self, name: &DeviceName<'_>) -> Result<Option<DeviceNo>, RegistryError> {
@@ -369,18 +421,182 @@ impl<'a> DeviceTransaction<'a> {
         }
     }
 
-    fn by_no(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
+    pub(super) fn by_no(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
         match self.devices.get(&no.0) {
-            Some(device) => Ok(Some(Arc::clone(device))),
+            Some(device) => Ok(device.clone()),
             None => Ok(self.inner.load_device_uncached(no)?.map(Arc::new)),
         }
     }
 
-    fn by_name(&self, name: &DeviceName<'_>) -> Result<Option<Arc<Device>>, RegistryError> {
+    pub(super) fn by_name(
+        &self,
+        name: &DeviceName<'_>,
+    ) -> Result<Option<Arc<Device>>, RegistryError> {
         match self.owner(name)? {
             Some(no) => self.by_no(no),
             None => Ok(None),
         }
+    }
+
+    /// The number of an id that has one without a device: a device at another node has named it as its gateway.
+    fn reserved_number(&self, id: &str) -> Result<Option<DeviceNo>, RegistryError> {
+        if self.versions.is_none() {
+            return Ok(None);
+        }
+        let Some(no) = self.owner(&DeviceName::Id(id))? else {
+            return Ok(None);
+        };
+        let has_record = self.devices.contains_key(&no.0) || self.inner.has_record(no)?;
+        Ok((!has_record).then_some(no))
+    }
+
+    /// The number for a device that does not exist yet.
+    pub(super) fn new_number(&mut self, id: &str) -> Result<DeviceNo, RegistryError> {
+        if let Some(no) = self.reserved_number(id)? {
+            return Ok(no);
+        }
+        let no = DeviceNo(self.next);
+        self.next += 1;
+        Ok(no)
+    }
+
+    /// The number of the device with this id, also if its record has not arrived yet.
+    pub(super) fn number_of_id(&mut self, id: &str) -> Result<DeviceNo, RegistryError> {
+        let name = DeviceName::Id(id);
+        if let Some(no) = self.owner(&name)? {
+            return Ok(no);
+        }
+        let no = self.new_number(id)?;
+        let row = name.encode();
+        self.batch
+            .put(&self.inner.index, &row, &no.0.to_be_bytes())?;
+        self.batch
+            .put(&self.inner.index, &reserved_row(no), id.as_bytes())?;
+        self.names.insert(row, Some(no));
+        Ok(no)
+    }
+
+    /// The devices behind a gateway.
+    pub(super) fn children_of(&self, gateway: &Device) -> Result<Vec<Arc<Device>>, RegistryError> {
+        let mut numbers: Vec<DeviceNo> = Vec::new();
+        let prefix = DeviceIndexKey::Parent(gateway.no).prefix();
+        let index = &self.inner.index;
+        index.scan(&prefix, std::ops::Bound::Unbounded, &mut |row, _| {
+            numbers.extend(no_at_end(row));
+            true
+        })?;
+        let changed = self.devices.values().flatten();
+        numbers.extend(changed.map(|device| device.no));
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut children = Vec::new();
+        for no in numbers {
+            let child = self.by_no(no)?;
+            children.extend(child.filter(|child| child.parent == Some(gateway.no)));
+        }
+        Ok(children)
+    }
+
+    /// Sets the version for other nodes.
+    pub(super) fn stamp(
+        &mut self,
+        id: &str,
+        revision: u32,
+        is_removed: bool,
+    ) -> Result<(), RegistryError> {
+        if let Some(versions) = &mut self.versions {
+            let state = (revision, is_removed);
+            versions.stamp(&mut self.batch, id, self.incoming, state)?;
+        }
+        Ok(())
+    }
+
+    /// Devices that have a name without owning it.
+    fn losers(&self, row: &[u8]) -> Vec<DeviceNo> {
+        match self.contests.get(row) {
+            Some(losers) => losers.clone(),
+            None => self.inner.contested_names.losers(row),
+        }
+    }
+
+    fn has_contests(&self) -> bool {
+        !self.contests.is_empty() || self.inner.contested_names.is_any()
+    }
+
+    /// Whether the device has a name that belongs to another one. Only changes of other nodes make a name belong to two
+    /// devices; those of this node are checked before.
+    fn loses_name(
+        &mut self,
+        name: &DeviceName<'_>,
+        row: &[u8],
+        device: &Device,
+    ) -> Result<bool, RegistryError> {
+        if matches!(name, DeviceName::Id(_)) || (self.incoming.is_none() && !self.has_contests()) {
+            return Ok(false);
+        }
+        let rival = match self.owner(name)? {
+            Some(no) if no != device.no => self.by_no(no)?,
+            _ => None,
+        };
+        let Some(rival) = rival.filter(|rival| name.belongs_to(rival)) else {
+            return Ok(false);
+        };
+        let loses = owner_of_name(device, &rival).no == rival.no;
+        let loser = if loses { device.no } else { rival.no };
+        let mut losers = self.losers(row);
+        if !losers.contains(&loser) {
+            losers.push(loser);
+            let row = contested_row(row, loser);
+            self.batch.put(&self.inner.index, &row, b"")?;
+        }
+        self.contests.insert(row.to_vec(), losers);
+        if !loses {
+            self.removed_names.push((row.to_vec(), rival.no));
+        }
+        Ok(loses)
+    }
+
+    /// Takes a name from a device, of several that have it. Returns whether the name still belongs to one of them.
+    fn release_contested_name(
+        &mut self,
+        name: &DeviceName<'_>,
+        row: &[u8],
+        no: DeviceNo,
+    ) -> Result<bool, RegistryError> {
+        let mut losers = self.losers(row);
+        let inner = self.inner;
+        if let Some(at) = losers.iter().position(|loser| *loser == no) {
+            losers.swap_remove(at);
+            self.batch.remove(&inner.index, &contested_row(row, no))?;
+            self.contests.insert(row.to_vec(), losers);
+            return Ok(true);
+        }
+        if losers.is_empty() || self.owner(name)? != Some(no) {
+            return Ok(!losers.is_empty());
+        }
+        let mut next: Option<Arc<Device>> = None;
+        for loser in &losers {
+            if let Some(loser) = self.by_no(*loser)? {
+                next = Some(match next {
+                    Some(next) if owner_of_name(&next, &loser).no == next.no => next,
+                    _ => loser,
+                });
+            }
+        }
+        let Some(next) = next else {
+            return Ok(false);
+        };
+        losers.retain(|loser| *loser != next.no);
+        self.batch
+            .remove(&inner.index, &contested_row(row, next.no))?;
+        self.batch
+            .put(&inner.index, row, &next.no.0.to_be_bytes())?;
+        self.contests.insert(row.to_vec(), losers);
+        self.removed_names.push((row.to_vec(), no));
+        self.names.insert(row.to_vec(), Some(next.no));
+        // It may be found by this name from now on.
+        self.replaced.push(next.no);
+        Ok(true)
     }
 
     fn put(
@@ -394,7 +610,7 @@ impl<'a> DeviceTransaction<'a> {
             credentials,
         } = sealed;
         let old = self.by_name(&DeviceName::Id(&new.id))?;
-        check_precondition(expected, old.as_ref())?;
+        self.check_precondition(expected, old.as_ref())?;
         let credentials = match (credentials, &old) {
             (Some(credentials), _) => Some(credentials),
             (None, Some(_)) => None,
@@ -452,8 +668,12 @@ impl<'a> DeviceTransaction<'a> {
             }
         };
         let id = DeviceId::new(&new.id).map_err(|error| invalid("id", error.to_string()))?;
+        let reserved = match &old {
+            Some(old) => Some(old.no),
+            None => self.reserved_number(id.as_str())?,
+        };
         let device = Device {
-            no: old.as_ref().map_or(DeviceNo(self.next), |old| old.no),
+            no: reserved.unwrap_or(DeviceNo(self.next)),
             id,
             product,
             name: new.name.into(),
@@ -472,13 +692,14 @@ impl<'a> DeviceTransaction<'a> {
             revision: old.as_ref().map_or(1, |old| old.revision + 1),
             credentials: stored,
             claim: old.as_ref().and_then(|old| old.claim.clone()),
+            was_activated: old.as_ref().is_some_and(|old| old.was_activated),
             verified_password_digest: OnceLock::new(),
         };
         if fresh.is_some() {
             self.check_names(&device)?;
         }
         let device = Arc::new(device);
-        if old.is_none() {
+        if reserved.is_none() {
             self.next += 1;
         }
         self.write(old.as_ref(), &device)?;
@@ -539,7 +760,11 @@ impl<'a> DeviceTransaction<'a> {
         Ok(())
     }
 
-    fn write(&mut self, old: Option<&Arc<Device>>, new: &Arc<Device>) -> Result<(), RegistryError> {
+    pub(super) fn write(
+        &mut self,
+        old: Option<&Arc<Device>>,
+        new: &Arc<Device>,
+    ) -> Result<(), RegistryError> {
         let no = new.no.0.to_be_bytes();
         if let Some(old) = old {
             self.remove_index_entries(old)?;
@@ -549,8 +774,14 @@ impl<'a> DeviceTransaction<'a> {
         self.batch.put(&inner.devices, &no, &new.encode())?;
         for name in DeviceName::names_of(new) {
             let row = name.encode();
+            if self.loses_name(&name, &row, new)? {
+                continue;
+            }
             self.batch.put(&inner.index, &row, &no)?;
             self.names.insert(row, Some(new.no));
+        }
+        if old.is_none() && self.versions.is_some() {
+            self.batch.remove(&inner.index, &reserved_row(new.no))?;
         }
         for group in DeviceIndexKey::keys_of(new) {
             self.batch.put(&inner.index, &group.encode(new.no), b"")?;
@@ -559,14 +790,17 @@ impl<'a> DeviceTransaction<'a> {
             .counts
             .entry(new.product.id().as_str().into())
             .or_default() += 1;
-        self.devices.insert(new.no.0, Arc::clone(new));
-        Ok(())
+        self.devices.insert(new.no.0, Some(Arc::clone(new)));
+        self.stamp(new.id.as_str(), new.revision, false)
     }
 
     /// Removes the index entries of a device.
     fn remove_index_entries(&mut self, old: &Device) -> Result<(), RegistryError> {
         for name in DeviceName::names_of(old) {
             let row = name.encode();
+            if self.has_contests() && self.release_contested_name(&name, &row, old.no)? {
+                continue;
+            }
             self.batch.remove(&self.inner.index, &row)?;
             self.removed_names.push((row.clone(), old.no));
             self.names.insert(row, None);
@@ -582,9 +816,11 @@ impl<'a> DeviceTransaction<'a> {
         Ok(())
     }
 
-    fn remove(&mut self, old: &Device) -> Result<(), RegistryError> {
+    pub(super) fn remove(&mut self, old: &Device) -> Result<(), RegistryError> {
         self.remove_index_entries(old)?;
         self.replaced.push(old.no);
+        self.devices.insert(old.no.0, None);
+        self.stamp(old.id.as_str(), old.revision, true)?;
         let inner = self.inner;
         let no = old.no.0.to_be_bytes();
         self.batch.remove(&inner.devices, &no)?;
@@ -613,7 +849,7 @@ impl<'a> DeviceTransaction<'a> {
     }
 
     /// Commits everything and returns the next device number.
-    fn commit(mut self, durability: Durability) -> Result<u32, RegistryError> {
+    pub(super) fn commit(mut self, durability: Durability) -> Result<u32, RegistryError> {
         let inner = self.inner;
         let mut count = i64::from(inner.count.load(Relaxed));
         for (product, change) in &self.counts {
@@ -638,7 +874,11 @@ impl<'a> DeviceTransaction<'a> {
                 inner.name_index.add(row, *no);
             }
         }
+        if let Some(versions) = &self.versions {
+            versions.prepare();
+        }
         self.batch.commit(durability)?;
+        inner.contested_names.update(self.contests);
         for (row, no) in &self.removed_names {
             if self.names.get(row).copied().flatten() != Some(*no) {
                 inner.name_index.remove(row, *no);
@@ -647,6 +887,9 @@ impl<'a> DeviceTransaction<'a> {
         inner.count.store(count, Relaxed);
         for no in self.replaced {
             inner.cache.remove(no);
+        }
+        if let Some(versions) = self.versions {
+            versions.finish();
         }
         Ok(self.next)
     }

@@ -149,6 +149,7 @@ impl Registry {
         }
         // The last batch syncs the batches before it.
         self.import_batch(&mut portion, expected, Durability::Synced, &mut imported)?;
+        self.inner.wait_until_shared();
         imported.rejections.sort_by_key(|rejected| rejected.line);
         imported.next_line = line;
         Ok(imported)

@@ -4,10 +4,15 @@
 //! |---|---|---|
 //! | `device` | number (4 bytes, big-endian) | the record, see `device.rs` |
 //! | `device_index` | a letter and a name | the number, or nothing where the number ends the key |
+//! | `device_index` | `x`, the key of a name, number | nothing: the device has a name that belongs to another one |
+//! | `device_index` | `y`, number | the id that has the number, while there is no device with this id |
 //! | `device_state` | number | when it was first connected and last seen, in seconds |
 //! | `device_attribute` | number, scope, key | time in milliseconds, JSON |
 //! | `device_event` | number, the event's number counted down (8 bytes) | JSON |
 //! | `device_meta` | `key`, `next`, `count` and a product | the digests' key, the next number, how many devices |
+//! | `device_meta` | `keys`, `key_used` | keys of digests of other nodes, whether others need the own one |
+//! | `device_version` | bucket (2 bytes, big-endian), id | see `shared_versions.rs`; only in a cluster |
+//! | `device_awaiting` | id | a record of another node whose product is not known yet |
 
 use series::DeviceNo;
 
@@ -100,6 +105,19 @@ impl<'a> DeviceIndexKey<'a> {
         row.extend_from_slice(&no.0.to_be_bytes());
         row
     }
+}
+
+/// Prefix of the rows of devices that have a name without owning it.
+pub(super) const CONTESTED_PREFIX: u8 = b'x';
+
+/// The row of a device that has the name of another one.
+pub(super) fn contested_row(name: &[u8], no: DeviceNo) -> Vec<u8> {
+    [&[CONTESTED_PREFIX], name, &no.0.to_be_bytes()].concat()
+}
+
+/// The row of an id that has a number, while there is no device with this id.
+pub(super) fn reserved_row(no: DeviceNo) -> Vec<u8> {
+    [&b"y"[..], &no.0.to_be_bytes()].concat()
 }
 
 /// The device number at the end of a key or value.

@@ -8,6 +8,8 @@ mod attribute_scope;
 mod attributes;
 mod cache;
 mod changes;
+mod contested_names;
+mod digest_keys;
 mod events;
 mod import;
 mod keys;
@@ -16,10 +18,12 @@ mod name_index;
 mod namespaces;
 mod observers;
 mod provision;
+mod shared_versions;
+mod sharing;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use ::namespaces::Namespaces;
 use foldhash::fast::RandomState;
@@ -42,10 +46,13 @@ use crate::device::Device;
 use crate::id::ProductId;
 use crate::product::{self, Product, ProductError, ProductSlot};
 use cache::DeviceCache;
+use contested_names::ContestedNames;
+use digest_keys::DigestKeys;
 pub(crate) use keys::DeviceName;
 use keys::no_at_end;
 use name_index::{NameCandidates, NameIndex};
 use observers::{AttributeObserver, DeviceObserver};
+use shared_versions::SharedVersions;
 
 /// Limits of a registry.
 #[derive(Debug, Clone)]
@@ -121,6 +128,7 @@ pub(crate) struct RegistryInner {
     attributes: Table,
     events: Table,
     meta: Table,
+    digest_keys: Mutex<DigestKeys>,
     pub(crate) digester: RwLock<Arc<SecretDigester>>,
     products: RwLock<HashMap<Box<str>, Arc<ProductSlot>, RandomState>>,
     /// Ids of products declared in the configuration file; a stored product with the same id is ignored.
@@ -130,6 +138,9 @@ pub(crate) struct RegistryInner {
     has_provisioning: AtomicBool,
     cache: DeviceCache,
     name_index: NameIndex,
+    contested_names: ContestedNames,
+    /// The versions of devices for other nodes; not set outside a cluster.
+    shared: OnceLock<SharedVersions>,
     /// The next device number. The lock serialises changes.
     next_no: Mutex<u32>,
     count: AtomicU32,
@@ -151,6 +162,7 @@ impl Registry {
             events: tables.table("device_event")?,
             meta: tables.table("device_meta")?,
             tables,
+            digest_keys: Mutex::default(),
             digester: RwLock::new(Arc::new(SecretDigester::new(&[0; 32]))),
             products: RwLock::default(),
             declared: RwLock::default(),
@@ -158,6 +170,8 @@ impl Registry {
             has_provisioning: AtomicBool::new(false),
             cache: DeviceCache::new(config.max_cached_devices),
             name_index: NameIndex::default(),
+            contested_names: ContestedNames::default(),
+            shared: OnceLock::new(),
             next_no: Mutex::new(0),
             count: AtomicU32::new(0),
             attribute_observers: RwLock::default(),
@@ -195,6 +209,11 @@ impl Registry {
         let weak = Arc::downgrade(&registry.inner);
         registry.inner.tables.observe_restores(Box::new(move || {
             if let Some(inner) = weak.upgrade() {
+                if inner.shared.get().is_some() {
+                    tracing::error!(
+                        "devices were restored in a cluster; restart the node, so that the other nodes learn of them"
+                    );
+                }
                 inner.cache.clear();
                 inner.name_index.clear();
                 if let Err(error) = inner.load_meta() {
@@ -319,7 +338,9 @@ impl Registry {
     /// Whether a device is unchanged in the registry. `false` may also mean that it is not in memory.
     pub(crate) fn is_current(&self, device: &Device) -> bool {
         let known = self.inner.cache.get(device.no);
-        known.is_some_and(|known| known.revision == device.revision)
+        // Two nodes may have changed a device at the same moment, which gives both changes the same revision.
+        known
+            .is_some_and(|known| known.revision == device.revision && known.has_same_access(device))
     }
 
     /// The device, if it is in memory.
@@ -362,13 +383,13 @@ impl Registry {
 impl Registry {
     /// The device with this access token, from disk if necessary.
     pub(crate) fn by_token(&self, token: &str) -> Result<Option<Arc<Device>>, RegistryError> {
-        let digest = self.inner.digest(token.as_bytes());
+        let digest = self.inner.digester().digest(token.as_bytes());
         self.inner.find(&DeviceName::Token(&digest))
     }
 
     /// The device with this access token, if it is in memory.
     pub(crate) fn cached_by_token(&self, token: &str) -> Option<Arc<Device>> {
-        let digest = self.inner.digest(token.as_bytes());
+        let digest = self.inner.digester().digest(token.as_bytes());
         self.inner.cache.find(&DeviceName::Token(&digest))
     }
 }
@@ -376,8 +397,8 @@ impl Registry {
 impl RegistryInner {
     fn load_meta(&self) -> Result<(), RegistryError> {
         let mut next = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = match self.meta.get(b"key")? {
-            Some(key) => key,
+        let keys = match DigestKeys::load(&self.meta)? {
+            Some(keys) => keys,
             None => {
                 let key: [u8; 32] = random_bytes().map_err(|error| RegistryError::Invalid {
                     field: "key".to_owned(),
@@ -386,13 +407,12 @@ impl RegistryInner {
                 let mut batch = self.tables.batch()?;
                 batch.put(&self.meta, b"key", &key)?;
                 batch.commit(Durability::Synced)?;
-                key.to_vec()
+                DigestKeys::new(key)
             }
         };
-        *self
-            .digester
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Arc::new(SecretDigester::new(&key));
+        self.set_digester(keys.digester());
+        *self.lock_digest_keys() = keys;
+        self.contested_names.load(&self.index)?;
         let number = |value: Option<Vec<u8>>| {
             let value = value.as_deref().and_then(no_at_end);
             value.map_or(0, |no| no.0)
@@ -411,8 +431,25 @@ impl RegistryInner {
         Arc::clone(&digester.unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn digest(&self, secret: &[u8]) -> [u8; 32] {
-        self.digester().digest(secret)
+    /// The digester for digests that are to be stored.
+    fn digester_for_writing(&self) -> Arc<SecretDigester> {
+        if self.shared.get().is_some() {
+            // Held, so that the key is still the current one.
+            let mut keys = self.lock_digest_keys();
+            keys.mark_used();
+            return self.digester();
+        }
+        self.digester()
+    }
+
+    fn set_digester(&self, digester: SecretDigester) {
+        let current = self.digester.write();
+        *current.unwrap_or_else(PoisonError::into_inner) = Arc::new(digester);
+    }
+
+    fn lock_digest_keys(&self) -> MutexGuard<'_, DigestKeys> {
+        let keys = self.digest_keys.lock();
+        keys.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn count_of(&self, product: &str) -> Result<u64, RegistryError> {
@@ -445,6 +482,7 @@ impl RegistryInner {
 
     /// Applies a written or, with `None`, removed product.
     fn apply_product(&self, id: &str, written: Option<(&serde_json::Value, u64)>) {
+        let is_there = written.is_some();
         let product = match written.map(|(value, version)| Product::read(id, value, version)) {
             None => None,
             Some(Ok(product)) => Some(product),
@@ -483,6 +521,10 @@ impl RegistryInner {
         let may_provision = |slot: &Arc<ProductSlot>| slot.get().definition.provisioning.is_some();
         let has_provisioning = products.values().any(may_provision);
         self.has_provisioning.store(has_provisioning, Relaxed);
+        drop(products);
+        if is_there {
+            self.apply_awaiting(id);
+        }
     }
 
     pub(crate) fn count_hit(&self) {
@@ -498,12 +540,20 @@ impl RegistryInner {
     }
 
     pub(crate) fn cached(&self, name: &DeviceName<'_>) -> Option<Arc<Device>> {
-        self.cache.find(name)
+        self.find_cached(name)
+    }
+
+    fn find_cached(&self, name: &DeviceName<'_>) -> Option<Arc<Device>> {
+        let found = self.cache.find(name)?;
+        // A device in memory is found by all its names.
+        let is_foreign = self.contested_names.is_any()
+            && self.contested_names.is_loser(&name.encode(), found.no);
+        (!is_foreign).then_some(found)
     }
 
     /// Finds a device by name, on disk if necessary.
     pub(crate) fn find(&self, name: &DeviceName<'_>) -> Result<Option<Arc<Device>>, RegistryError> {
-        if let Some(device) = self.cache.find(name) {
+        if let Some(device) = self.find_cached(name) {
             self.cache.count_lookup(true);
             return Ok(Some(device));
         }
@@ -520,6 +570,7 @@ impl RegistryInner {
             if let Some(device) = self
                 .load_device(no)?
                 .filter(|device| name.belongs_to(device))
+                .filter(|device| !self.contested_names.is_loser(&row, device.no))
             {
                 return Ok(Some(device));
             }
@@ -561,6 +612,8 @@ impl RegistryInner {
     }
 }
 
+#[cfg(test)]
+mod sharing_tests;
 #[cfg(test)]
 mod tests;
 

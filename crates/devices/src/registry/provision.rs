@@ -138,7 +138,8 @@ impl Registry {
             }
             (Some(ProvisionMode::CheckExisting), Some(known)) => {
                 let is_of_product = *known.product.id() == product.id;
-                if !is_of_product || !known.is_enabled || was_seen(known.no)? {
+                let was_seen = known.was_activated || was_seen(known.no)?;
+                if !is_of_product || !known.is_enabled || was_seen {
                     return Err(rejection());
                 }
                 let mut device = self.to_new_device(&known)?;
@@ -190,12 +191,14 @@ impl Registry {
         duration_ms: u64,
         now_ms: u64,
     ) -> Result<(), RegistryError> {
-        let digest = self.inner.digest(secret.as_bytes());
+        let digester = self.inner.digester_for_writing();
+        let digest = digester.digest(secret.as_bytes());
         let until_ms = now_ms.saturating_add(duration_ms.min(MAX_CLAIM_MS));
         self.inner.update_device(no, |device| {
             device.claim = Some(DeviceClaim { digest, until_ms });
             Ok(())
         })?;
+        self.inner.wait_until_shared();
         Ok(())
     }
 
@@ -217,13 +220,15 @@ impl Registry {
         };
         let device = self.inner.find(&DeviceName::Id(id))?.ok_or_else(rejected)?;
         let digester = self.inner.digester();
-        self.inner.update_device(device.no, |device| {
+        let claimed = self.inner.update_device(device.no, |device| {
             let claim = device.claim.take().ok_or_else(rejected)?;
             if claim.until_ms < now_ms || !digester.matches(secret.as_bytes(), &claim.digest) {
                 return Err(rejected());
             }
             device.group = Some(group.as_str().into());
             Ok(())
-        })
+        })?;
+        self.inner.wait_until_shared();
+        Ok(claimed)
     }
 }

@@ -19,11 +19,9 @@ impl CommandsInner {
     ) -> Result<(), CommandError> {
         let found = match &answer.id {
             Some(id) => match id.parse() {
-                Ok(id) => self.get(CommandId(id))?,
+                Ok(id) => self.find_at_device(device, id)?,
                 Err(_) => None,
-            }
-            .filter(|command| command.device_no == device)
-            .map(|command| command.id),
+            },
             None => {
                 let sent_from_ms = at_ms.saturating_sub(self.config.response_without_id_window_ms);
                 let newest = lock(&self.open).newest_sent(device, answer.kind, sent_from_ms);
@@ -44,6 +42,23 @@ impl CommandsInner {
             self.unmatched.fetch_add(1, Relaxed);
         }
         Ok(())
+    }
+
+    /// The command of a device with the number that the device knows.
+    fn find_at_device(
+        &self,
+        device: DeviceNo,
+        number: u64,
+    ) -> Result<Option<CommandId>, CommandError> {
+        let current = CommandId(lock(&self.open).next).with_device_number(number);
+        // The node may have joined a cluster while the command was open.
+        for id in [current, CommandId(number)] {
+            let command = self.get(id)?;
+            if command.is_some_and(|command| command.device_no == device) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
     }
 
     /// The command that is being passed to the device's connection, if it has this type.

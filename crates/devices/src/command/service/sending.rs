@@ -80,7 +80,7 @@ impl CommandsInner {
         if !device.is_admitted() {
             return Ok(None);
         }
-        let id = id.0.to_string();
+        let id = id.at_device().to_string();
         let params = command.params.to_string();
         let keys: Vec<&str>;
         let message = match command.kind {

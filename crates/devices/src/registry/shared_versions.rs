@@ -1,0 +1,228 @@
+//! The versions of devices by which the nodes of a cluster recognise later changes.
+//!
+//! A row of the table `device_version` has the version (16 bytes), the revision of the device (4 bytes, big-endian) and
+//! whether it was removed (1 byte). Its key begins with the bucket, so that the versions of a bucket are one range.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cluster::{NodeName, RecordChanges, RecordDigests, RecordVersion, record_bucket};
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use store::{StoreError, Table, TableBatch, Tables};
+
+/// Time for which removed devices are remembered. A node that was away for longer may bring them back.
+pub(super) const REMOVAL_RETENTION_MS: u64 = 7 * 24 * 3600 * 1000;
+
+pub(super) struct SharedVersions {
+    versions: Table,
+    /// Records of other nodes, with their versions, whose products are not known yet.
+    pub(super) awaiting: Table,
+    node: u64,
+    digests: Mutex<RecordDigests>,
+    pub(super) changes: RecordChanges,
+    may_await: AtomicBool,
+}
+
+/// The version of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct VersionRow {
+    pub(super) version: RecordVersion,
+    pub(super) revision: u32,
+    pub(super) is_removed: bool,
+}
+
+impl VersionRow {
+    fn encode(self) -> Vec<u8> {
+        let mut row = self.version.to_bytes().to_vec();
+        row.extend_from_slice(&self.revision.to_be_bytes());
+        row.push(u8::from(self.is_removed));
+        row
+    }
+
+    fn decode(row: &[u8]) -> Option<Self> {
+        let (version, row) = row.split_first_chunk::<{ RecordVersion::BYTES }>()?;
+        let (revision, row) = row.split_first_chunk::<4>()?;
+        Some(Self {
+            version: RecordVersion::from_bytes(*version),
+            revision: u32::from_be_bytes(*revision),
+            is_removed: *row.first()? != 0,
+        })
+    }
+
+    pub(super) fn is_forgotten(&self, now_ms: u64) -> bool {
+        self.is_removed && self.version.time_ms.saturating_add(REMOVAL_RETENTION_MS) < now_ms
+    }
+}
+
+fn key_of(id: &str) -> Vec<u8> {
+    [&record_bucket(id).to_be_bytes()[..], id.as_bytes()].concat()
+}
+
+impl SharedVersions {
+    pub(super) fn open(tables: &Tables, node: &NodeName) -> Result<Self, StoreError> {
+        Ok(Self {
+            versions: tables.table("device_version")?,
+            awaiting: tables.table("device_awaiting")?,
+            node: RecordVersion::node_number(node),
+            digests: Mutex::default(),
+            changes: RecordChanges::default(),
+            may_await: AtomicBool::new(true),
+        })
+    }
+
+    /// The number of this node in versions.
+    pub(super) fn node(&self) -> u64 {
+        self.node
+    }
+
+    /// Whether there may be records whose products are not known.
+    pub(super) fn may_await(&self) -> bool {
+        self.may_await.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_may_await(&self, may_await: bool) {
+        self.may_await.store(may_await, Ordering::Release);
+    }
+
+    pub(super) fn digests(&self) -> MutexGuard<'_, RecordDigests> {
+        self.digests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn row(&self, id: &str) -> Result<Option<VersionRow>, StoreError> {
+        let row = self.versions.get_with(&key_of(id), VersionRow::decode)?;
+        Ok(row.flatten())
+    }
+
+    /// All versions of a bucket, or of all buckets, until `each` returns false.
+    pub(super) fn scan(
+        &self,
+        bucket: Option<u16>,
+        each: &mut dyn FnMut(&str, VersionRow) -> bool,
+    ) -> Result<(), StoreError> {
+        let prefix = bucket.map(u16::to_be_bytes);
+        let prefix = prefix.as_ref().map_or(&[][..], |bucket| &bucket[..]);
+        let mut scan = |key: &[u8], row: &[u8]| {
+            let id = key.get(2..).and_then(|id| str::from_utf8(id).ok());
+            match id.zip(VersionRow::decode(row)) {
+                Some((id, row)) => each(id, row),
+                None => true,
+            }
+        };
+        self.versions.scan(prefix, Bound::Unbounded, &mut scan)
+    }
+
+    pub(super) fn forget(&self, batch: &mut TableBatch, id: &str) -> Result<(), StoreError> {
+        batch.remove(&self.versions, &key_of(id))
+    }
+}
+
+/// The versions that one batch changes.
+pub(super) struct VersionTransaction<'a> {
+    shared: &'a SharedVersions,
+    changed: HashMap<Box<str>, VersionChange, RandomState>,
+    awaits: bool,
+}
+
+struct VersionChange {
+    before: Option<VersionRow>,
+    after: VersionRow,
+    /// Whether other nodes are to be told.
+    is_own: bool,
+}
+
+impl<'a> VersionTransaction<'a> {
+    pub(super) fn new(shared: &'a SharedVersions) -> Self {
+        Self {
+            shared,
+            changed: HashMap::default(),
+            awaits: false,
+        }
+    }
+
+    /// The version of a device after the changes so far.
+    pub(super) fn row(&self, id: &str) -> Result<Option<VersionRow>, StoreError> {
+        match self.changed.get(id) {
+            Some(change) => Ok(Some(change.after)),
+            None => self.shared.row(id),
+        }
+    }
+
+    /// Sets the version of a changed device: that of another node, or with `None` a new one.
+    pub(super) fn stamp(
+        &mut self,
+        batch: &mut TableBatch,
+        id: &str,
+        version: Option<RecordVersion>,
+        (revision, is_removed): (u32, bool),
+    ) -> Result<(), StoreError> {
+        let current = self.row(id)?;
+        let after = VersionRow {
+            version: version.unwrap_or_else(|| {
+                let before = current.map(|row| row.version);
+                RecordVersion::next(before, wall_clock::now_ms(), self.shared.node)
+            }),
+            revision,
+            is_removed,
+        };
+        batch.put(&self.shared.versions, &key_of(id), &after.encode())?;
+        if self.shared.may_await() {
+            batch.remove(&self.shared.awaiting, id.as_bytes())?;
+        }
+        let is_own = version.is_none();
+        match self.changed.get_mut(id) {
+            Some(change) => {
+                change.after = after;
+                change.is_own |= is_own;
+            }
+            None => {
+                let change = VersionChange {
+                    before: current,
+                    after,
+                    is_own,
+                };
+                self.changed.insert(id.into(), change);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a record until its product is known. Called after [`stamp`](Self::stamp).
+    pub(super) fn set_awaiting(
+        &mut self,
+        batch: &mut TableBatch,
+        id: &str,
+        version: RecordVersion,
+        content: &[u8],
+    ) -> Result<(), StoreError> {
+        self.awaits = true;
+        let row = [&version.to_bytes()[..], content].concat();
+        batch.put(&self.shared.awaiting, id.as_bytes(), &row)
+    }
+
+    /// To be called before the batch is committed.
+    pub(super) fn prepare(&self) {
+        if self.awaits {
+            self.shared.set_may_await(true);
+        }
+    }
+
+    /// To be called once the batch is committed.
+    pub(super) fn finish(self) {
+        let mut digests = self.shared.digests();
+        for (id, change) in &self.changed {
+            for row in change.before.iter().chain([&change.after]) {
+                if !row.is_removed {
+                    digests.toggle(id, row.version);
+                }
+            }
+        }
+        drop(digests);
+        let own = self.changed.iter().filter(|(_, change)| change.is_own);
+        let mut own = own.map(|(id, _)| &**id).peekable();
+        if own.peek().is_some() {
+            self.shared.changes.add(own);
+        }
+    }
+}
