@@ -210,7 +210,7 @@ impl DeviceHttpBackend for DeviceHttpService {
         Ok(match given {
             Some(command) => {
                 let pending = PendingDeviceCommand {
-                    id: command.id.0,
+                    id: command.id.at_device(),
                     method: command.method,
                     params: command.params,
                 };

@@ -81,6 +81,9 @@ impl Node {
         areas.update()?;
 
         let cluster = NodeCluster::open(config, &services.store).await?;
+        if let Some(cluster) = &cluster {
+            share_devices(cluster, &services).await?;
+        }
         // From here on clients connect.
         let broker = start_broker(config, &services, cluster.as_ref()).await?;
         let handle = broker.handle();
@@ -322,6 +325,18 @@ impl Node {
             local_token: Some(token),
         }
     }
+}
+
+/// Shares the devices with the other nodes of the cluster, and gives numbers to alarms and commands that no other node gives.
+async fn share_devices(cluster: &NodeCluster, services: &NodeServices) -> anyhow::Result<()> {
+    let first = cluster.name().first_number();
+    services.alarms.alarms.number_from(first);
+    services.commands.commands.number_from(first);
+    let (cluster, registry) = (cluster.clone(), services.devices.registry.clone());
+    let shared = run_blocking("reading the versions of the devices", move || {
+        cluster.share_devices(&registry)
+    });
+    shared.await?
 }
 
 /// Opens the listeners of clients and starts the shards.

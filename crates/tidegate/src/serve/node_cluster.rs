@@ -17,11 +17,13 @@ use bytes::Bytes;
 use cluster::{
     BoxFuture, ClusterError, ClusterLease, ClusterNode, DownReason, FIRST_REQUEST_KIND, Links as _,
     Member, MembershipConfig, NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId,
-    PeerNodeInfo, PeerNodeObserver, ReplicaPhase, ReplicatedObjects, RequestHandler, RequestLimits,
+    PeerNodeInfo, PeerNodeObserver, RECORD_MESSAGE_KIND, RecordReplication, ReplicaPhase,
+    ReplicatedObjects, RequestHandler, RequestLimits, SendMessage,
 };
 use cluster_nats::{
     ManagedNats, ManagedNatsSettings, ManagedNatsState, NatsFabric, NatsSettings, NatsState,
 };
+use devices::Registry;
 use devices::platform::Reporter;
 use devices::pull::{PullScheduler, ReadingIntake};
 use hooks::MetricFamily;
@@ -69,6 +71,8 @@ struct NodeClusterState {
     objects: Arc<ReplicatedObjects>,
     drain: Arc<NodeDrain>,
     pull_lease: Arc<ClusterLease>,
+    /// The thread that exchanges the devices.
+    records_thread: std::sync::Mutex<Option<std::thread::JoinHandle<()>>>,
     store: Store,
     fabric: NatsFabric,
     managed: Option<ManagedNats>,
@@ -80,6 +84,7 @@ struct NodeClusterState {
 struct BrokerObserver {
     inbox: PeerNodeInbox,
     requests: Arc<NodeRequests>,
+    records: Arc<RecordReplication>,
     drain: Arc<NodeDrain>,
     reporter: OnceLock<Arc<Reporter>>,
     broker: OnceLock<BrokerHandle>,
@@ -89,17 +94,21 @@ impl PeerNodeObserver for BrokerObserver {
     fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
         self.inbox.peer_up(connection(peer), node.as_str());
         self.requests.peer_up(peer, node);
+        self.records.peer_up(peer);
     }
 
     fn peer_down(&self, peer: PeerNodeId, reason: DownReason) {
         self.inbox
             .peer_down(index_of(peer), reason == DownReason::Left);
         self.requests.peer_down(peer);
+        self.records.peer_down(peer);
     }
 
     fn message(&self, peer: PeerNodeId, message: Bytes) {
         let kind = message.first().copied().unwrap_or_default();
-        if kind >= FIRST_REQUEST_KIND {
+        if kind == RECORD_MESSAGE_KIND {
+            self.records.receive(peer, message);
+        } else if kind >= FIRST_REQUEST_KIND {
             self.requests.receive(peer, &message);
         } else {
             self.inbox.message(index_of(peer), message);
@@ -289,6 +298,7 @@ impl NodeCluster {
         let observer = Arc::new(BrokerObserver {
             inbox: PeerNodeInbox::default(),
             requests: NodeRequests::new(RequestLimits::default()),
+            records: RecordReplication::new(),
             drain: drain.clone(),
             reporter: OnceLock::new(),
             broker: OnceLock::new(),
@@ -328,6 +338,7 @@ impl NodeCluster {
                 objects,
                 drain,
                 pull_lease,
+                records_thread: std::sync::Mutex::default(),
                 store: store.clone(),
                 fabric,
                 managed,
@@ -336,18 +347,48 @@ impl NodeCluster {
         }))
     }
 
+    pub(super) fn name(&self) -> &NodeName {
+        &self.shared.settings.node
+    }
+
+    /// Exchanges the devices with the other nodes. To be called before [`start`](Self::start), and before anything changes
+    /// devices. Reads all devices.
+    ///
+    /// # Errors
+    /// If the store fails, or the thread cannot be started.
+    pub(super) fn share_devices(&self, registry: &Registry) -> anyhow::Result<()> {
+        let changes = registry
+            .share(&self.shared.settings.node)
+            .context("cannot read the versions of the devices")?;
+        let records = &self.shared.observer.records;
+        let thread = records
+            .start(Arc::new(registry.clone()), changes, self.send_message())
+            .context("cannot start the thread that exchanges devices")?;
+        *self.records_thread() = Some(thread);
+        Ok(())
+    }
+
+    fn records_thread(&self) -> std::sync::MutexGuard<'_, Option<std::thread::JoinHandle<()>>> {
+        let lock = self.shared.records_thread.lock();
+        lock.unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Sends messages to other nodes while this one is a member.
+    fn send_message(&self) -> SendMessage {
+        let node = Arc::downgrade(&self.shared.node);
+        Box::new(move |peer: PeerId, message: Bytes| {
+            if let Some(node) = node.upgrade() {
+                node.send(peer, message);
+            }
+        })
+    }
+
     /// Takes part in the cluster from now on.
     pub(super) fn start(&self) -> ClusterAttachment {
         if let Some(runtime) = &*self.runtime() {
             let _entered = runtime.enter();
-            let node = Arc::downgrade(&self.shared.node);
-            let send = move |peer: PeerNodeId, message: Bytes| {
-                if let Some(node) = node.upgrade() {
-                    node.send(peer, message);
-                }
-            };
             let requests = &self.shared.observer.requests;
-            requests.attach(Box::new(send), runtime.handle().clone());
+            requests.attach(self.send_message(), runtime.handle().clone());
             // They end with the runtime.
             drop(self.shared.node.start());
             drop(self.shared.objects.start());
@@ -460,6 +501,15 @@ impl NodeCluster {
             );
         }
         runtime.shutdown_background();
+        // It uses the store.
+        self.shared.observer.records.stop();
+        let thread = self.records_thread().take();
+        let stopped = run_blocking("stopping the exchange of devices", move || {
+            thread.is_none_or(|thread| thread.join().is_ok())
+        });
+        if !stopped.await.unwrap_or(false) {
+            tracing::error!("the exchange of devices panicked; this is a bug");
+        }
     }
 
     /// Why the node is not connected with the others, for `/readyz`.

@@ -2,7 +2,7 @@
 //! connection states are handled in `node_ingest`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use auth::{
     DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceLookupResult, DevicePermissions,
@@ -19,6 +19,8 @@ use wall_clock::now_ms;
 
 /// Interval for writing last-seen times and detecting silent devices.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval for forgetting devices that were removed long ago. The start of the node does so too.
+const FORGET_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// The device registry of the node and related services.
 #[derive(Clone)]
@@ -52,6 +54,7 @@ impl NodeDevices {
 
     /// Marks silent devices as offline and writes last-seen times. Ends with the runtime.
     pub(super) async fn run_maintenance(self) {
+        let mut forgotten = Instant::now();
         loop {
             tokio::time::sleep(MAINTENANCE_INTERVAL).await;
             let states = self.states.clone();
@@ -62,6 +65,19 @@ impl NodeDevices {
             if let Ok(Err(error)) = kept.await {
                 tracing::error!(%error, "writing the last-seen times of devices failed; retrying");
             }
+            if forgotten.elapsed() >= FORGET_INTERVAL {
+                forgotten = Instant::now();
+                self.forget_removed_devices().await;
+            }
+        }
+    }
+
+    async fn forget_removed_devices(&self) {
+        let registry = self.registry.clone();
+        let forgotten =
+            tokio::task::spawn_blocking(move || registry.forget_removed_devices(now_ms()));
+        if let Ok(Err(error)) = forgotten.await {
+            tracing::error!(%error, "removed devices could not be forgotten; tried again in a day");
         }
     }
 

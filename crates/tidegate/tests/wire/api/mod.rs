@@ -57,9 +57,6 @@ pub(crate) fn send(
     path: &str,
     body: &Value,
 ) -> ApiResponse {
-    let address = node.address("http");
-    let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(DEADLINE)).unwrap();
     let body = match body {
         Value::Null => String::new(),
         body => body.to_string(),
@@ -68,10 +65,24 @@ pub(crate) fn send(
         "" => String::new(),
         token => format!("Authorization: Bearer {token}\r\n"),
     };
+    let fields = format!("{authorization}Content-Type: application/json\r\n");
+    exchange(node, (method, path), &fields, &body)
+}
+
+/// Posts a body that is not JSON.
+pub(crate) fn send_text(node: &Node, path: &str, media_type: &str, body: &str) -> Answer {
+    let fields = format!("Content-Type: {media_type}\r\n");
+    exchange(node, ("POST", path), &fields, body)
+}
+
+fn exchange(node: &Node, (method, path): (&str, &str), fields: &str, body: &str) -> Answer {
+    let address = node.address("http");
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{authorization}\
-         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{fields}\
+         Content-Length: {length}\r\n\r\n{body}"
     );
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
