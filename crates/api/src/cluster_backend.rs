@@ -1,6 +1,7 @@
 //! The interface between the API and the cluster that the node is a member of.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use schemars::JsonSchema;
@@ -12,6 +13,14 @@ pub type EvictFuture<'a> =
 
 /// The answer of another node, or why there is none.
 pub type NodeAnswerFuture<'a> = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send + 'a>>;
+
+/// The answer to a call of another node, or the reason why there is none.
+pub type NodeCallFuture = Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send>>;
+
+/// Executes the calls of other nodes.
+pub trait NodeCallHandler: Send + Sync + 'static {
+    fn answer(&self, request: Bytes) -> NodeCallFuture;
+}
 
 /// The cluster of the node.
 pub trait ClusterBackend: Send + Sync {
@@ -26,6 +35,12 @@ pub trait ClusterBackend: Send + Sync {
     /// Sends a request to another member, which executes it with [`answer_node_request`](crate::answer_node_request).
     /// Waits for a few seconds at most.
     fn request<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a>;
+
+    /// Answers calls of other nodes with this API from now on.
+    fn attach_api(&self, api: Arc<dyn NodeCallHandler>);
+
+    /// Passes a call to another member, whose [`NodeCallHandler`] answers it. Waits at most as long as the API does for a request.
+    fn call<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a>;
 
     /// Starts or cancels the drain of a member: it accepts no new clients, and disconnects those that it has.
     fn set_draining<'a>(&'a self, node: &'a str, is_draining: bool) -> EvictFuture<'a>;

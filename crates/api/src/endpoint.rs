@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::access::{EndpointAccess, Role};
 use crate::call::ApiCall;
 use crate::connection_tracker::RequestClass;
+use crate::endpoint_place::EndpointPlace;
 pub(crate) use crate::endpoint_scope::EndpointScope;
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{AFTER, LIMIT, Parameter};
@@ -33,6 +34,8 @@ pub(crate) struct Endpoint {
     pub(crate) description: String,
     pub(crate) access: EndpointAccess,
     pub(crate) scope: EndpointScope,
+    /// Where its requests are executed in a cluster; `None`: by the node that gets them.
+    pub(crate) place: Option<EndpointPlace>,
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) path_parameters: Vec<(&'static str, &'static str)>,
     pub(crate) body: Option<ContentSpec>,
@@ -97,6 +100,7 @@ impl Endpoint {
             // Safe default: an endpoint without an explicit access requires a node-wide admin.
             access: EndpointAccess::Role(Role::Admin),
             scope: EndpointScope::Node,
+            place: None,
             parameters: Vec::new(),
             path_parameters: Vec::new(),
             body: None,
@@ -133,6 +137,12 @@ impl Endpoint {
     /// Replaces the scope.
     pub(crate) fn scope(mut self, scope: EndpointScope) -> Self {
         self.scope = scope;
+        self
+    }
+
+    /// Where its requests are executed in a cluster.
+    pub(crate) fn place(mut self, place: EndpointPlace) -> Self {
+        self.place = Some(place);
         self
     }
 
@@ -201,6 +211,22 @@ impl Endpoint {
             if let Some(required) = schema["required"].as_array_mut() {
                 required.push("missing_nodes".into());
             }
+            schema
+        });
+        self.response_with(200, "A page.", schema)
+    }
+
+    /// A paged list of `T`; in a cluster with the rows of all nodes, which have the additional field `node`.
+    pub(crate) fn node_paged<T: JsonSchema>(mut self) -> Self {
+        self.parameters.extend([LIMIT, AFTER]);
+        let page = page_schema(schema_of::<T>());
+        let schema: SchemaFn = Arc::new(move |generator| {
+            let mut schema = page(generator);
+            schema["properties"]["missing_nodes"] = serde_json::json!({
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Nodes of the cluster that did not answer, whose rows are missing; omitted without a cluster.",
+            });
             schema
         });
         self.response_with(200, "A page.", schema)

@@ -20,6 +20,7 @@ mod console_page;
 mod device_http_backend;
 mod device_service;
 mod endpoint;
+mod endpoint_place;
 mod endpoint_scope;
 mod file_body;
 mod history_recorder;
@@ -27,7 +28,11 @@ mod job_files;
 mod jobs;
 mod landing_page;
 mod local_caller;
+mod merged_answers;
+mod merged_intervals;
+mod merged_pages;
 mod node_backend;
+mod node_calls;
 mod node_requests;
 mod object_store;
 mod objects;
@@ -59,7 +64,7 @@ pub use client_address::{ForwardedHeader, TrustedProxies};
 pub use cluster_backend::{
     ClusterBackend, ClusterChangeError, ClusterDrain, ClusterMember, ClusterMessages, ClusterNats,
     ClusterObjects, ClusterServer, ClusterStatus, EvictFuture, NatsConnectionState,
-    NodeAnswerFuture,
+    NodeAnswerFuture, NodeCallFuture, NodeCallHandler,
 };
 pub use command_service::CommandService;
 pub use config::{AnonymousRole, HttpConfig, RouteOpenness, SharedHttpConfig};

@@ -105,6 +105,11 @@ pub(crate) const NAMESPACE: Parameter = parameter(
     ParameterType::Text,
     "Only rows of this namespace; default: of all that the caller may see.",
 );
+pub(crate) const NODE: Parameter = parameter(
+    "node",
+    ParameterType::Text,
+    "Node of the cluster that has the object; only needed if several nodes have one with this number.",
+);
 pub(crate) const ID_CONTAINS: Parameter = parameter(
     "id_contains",
     ParameterType::Text,

@@ -23,6 +23,7 @@ use crate::call::{ApiCall, ApiCaller, SelectedNamespaces, SharedRequestPermit};
 use crate::connection_tracker::ConnectionPermit;
 use crate::console_page;
 use crate::endpoint::{Endpoint, EndpointScope};
+use crate::node_calls::{self, CallOutcome, NodeCall};
 use crate::objects::{self, ObjectBackend};
 use crate::origin_guard::{self, OriginGuard};
 use crate::peer_ip::PeerIp;
@@ -101,10 +102,12 @@ async fn dispatch(
     let from = parts.extensions.get::<PeerIp>();
     let from = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.0);
     let revocations = app.access.revocations();
-    let who = match parts.extensions.get::<LocalOperator>() {
+    let operator = parts.extensions.get::<LocalOperator>();
+    let who = match operator {
         Some(operator) => operator.identity(),
         None => access::authenticate(&app, endpoint.access, &parts.headers, from).await?,
     };
+    let is_from_node = operator.is_some_and(|operator| operator.is_from_node);
     let path = path?;
     let path = path
         .iter()
@@ -114,6 +117,21 @@ async fn dispatch(
         let detail = format!("{name} in the path must not contain NUL.");
         return Err(ProblemDetails::invalid_parameter(name, detail));
     }
+    // Callers that fail authentication do not take permits of the authenticated classes.
+    let share = match parts.extensions.get::<Arc<ConnectionPermit>>() {
+        Some(place) => SharedRequestPermit::new_for(place.begin_request(endpoint.class(), from)?),
+        None => SharedRequestPermit::default(),
+    };
+    let body = match endpoint.place.filter(|_| !is_from_node) {
+        None => body,
+        Some(place) => {
+            let request = NodeCall::new(&parts, &who, from);
+            match node_calls::execute(&app, place, endpoint, &path, request, body).await? {
+                CallOutcome::NotExecuted(body) => body,
+                CallOutcome::Answered(response) => return Ok(hold_permit(response, share)),
+            }
+        }
+    };
     let required = (endpoint.access, &endpoint.scope);
     let namespaces = access::authorize(&app, &who, required, &path).await?;
     let query = QueryParameters::read(&parts.uri, &endpoint.parameters)?;
@@ -128,11 +146,6 @@ async fn dispatch(
         access: endpoint.access,
         revocations,
     };
-    // Callers that fail authentication do not take permits of the authenticated classes.
-    let share = match parts.extensions.get::<Arc<ConnectionPermit>>() {
-        Some(place) => SharedRequestPermit::new_for(place.begin_request(endpoint.class(), from)?),
-        None => SharedRequestPermit::default(),
-    };
     audit::check_writable(&app, endpoint).await?;
     let call = ApiCall::new(app, caller, share.clone(), query, path, (parts, body));
     let response = (endpoint.handler)(call).await?;
@@ -144,12 +157,17 @@ async fn dispatch(
         let detail = "This request is only possible with a node-wide role.";
         return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
     }
-    Ok(response.map(|body| {
+    Ok(hold_permit(response, share))
+}
+
+/// Holds the request's permit until the response has been sent.
+fn hold_permit(response: Response, share: SharedRequestPermit) -> Response {
+    response.map(|body| {
         Body::new(TrackedBody {
             body,
             _share: share,
         })
-    }))
+    })
 }
 
 /// A response body that holds the request's permit until it has been sent.

@@ -32,6 +32,7 @@ use crate::config::{AnonymousRole, HttpConfig, SharedHttpConfig};
 use crate::connection_tracker::{CloseReason, ConnectionPermit, ConnectionTracker};
 use crate::history_recorder;
 use crate::jobs::Jobs;
+use crate::node_calls::ApiCallHandler;
 use crate::openapi;
 use crate::peer_ip::PeerIp;
 use crate::resources::node::VERSION;
@@ -184,6 +185,11 @@ fn router(
         unwritten_audit_entries: UnwrittenEntries::default(),
         stopping,
         local_router: |app| routes::router(app, routes::route_table(&app.object_backend)),
+        node_router: |app| {
+            let mut table = routes::route_table(&app.object_backend);
+            table.retain(|endpoint| endpoint.place.is_some());
+            routes::router(app, table)
+        },
         documentation: LazyLock::new(Box::new(move || {
             let document = openapi::openapi_document(VERSION, &routes::route_table(&backend));
             ApiDocumentation {
@@ -192,6 +198,9 @@ fn router(
             }
         })),
     });
+    if let Some(cluster) = app.program.cluster_backend() {
+        cluster.attach_api(Arc::new(ApiCallHandler::new(&app)));
+    }
     if app.history.is_on() {
         // Ends with the API.
         tokio::spawn(history_recorder::run(Arc::downgrade(&app)));

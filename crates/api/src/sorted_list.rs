@@ -245,6 +245,18 @@ impl<T> SortedPage<T> {
     }
 }
 
+impl<T> SortedPage<T> {
+    /// The rows of the page, and the cursor of the next one.
+    pub(crate) fn into_page(mut self) -> (Vec<T>, Option<String>) {
+        self.keep_page();
+        let has_next = self.rows.len() > self.limit;
+        self.rows.truncate(self.limit);
+        let last = self.rows.last().filter(|_| has_next);
+        let next = last.map(|row| self.order.cursor(&row.value, &row.id).encode());
+        (self.rows.into_iter().map(|row| row.row).collect(), next)
+    }
+}
+
 impl<T: Serialize> SortedPage<T> {
     pub(crate) fn into_response(mut self) -> ApiResult {
         self.keep_page();

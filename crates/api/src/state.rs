@@ -106,6 +106,8 @@ pub(crate) struct ApiState {
     pub(crate) stopping: watch::Receiver<bool>,
     /// Creates the routes for requests of the program itself.
     pub(crate) local_router: fn(&Arc<ApiState>) -> Router,
+    /// Creates the routes for requests that other nodes pass on.
+    pub(crate) node_router: fn(&Arc<ApiState>) -> Router,
     pub(crate) documentation: LazyDocumentation,
 }
 

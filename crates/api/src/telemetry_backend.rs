@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use series::Aggregate;
 
+/// Rows of an answer without the parameter `rows`.
+pub(crate) const DEFAULT_ROWS: usize = 1000;
+
 /// Why a telemetry query failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TelemetryBackendError {

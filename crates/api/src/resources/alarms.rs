@@ -1,7 +1,7 @@
 //! Alarms: list, read, acknowledge, clear and delete them, and the rules of node alarms. The
 //! alarm rules of devices are part of their products.
 
-use devices::alarm::{Alarm, MAX_COMMENT_CHARS};
+use devices::alarm::{Alarm, MAX_COMMENT_CHARS, Severity};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -15,11 +15,14 @@ use crate::alarm_service::{
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post, put};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer, MergedRows};
 use crate::objects::{
     BackendObjectKind, changed_content_response, check_content, content_response,
 };
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{MAX_LIMIT, NAMESPACE, Parameter, ParameterType, time_parameter};
+use crate::query_parameters::{
+    MAX_LIMIT, NAMESPACE, NODE, Parameter, ParameterType, time_parameter,
+};
 use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
 
 const STATE: Parameter = Parameter {
@@ -73,6 +76,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .tag("alarms")
             .path_parameter("id", "The alarm's number.")
+            .place(EndpointPlace::Object {
+                path: "/api/v1/alarms/{id}",
+            })
+            .parameters(&[NODE])
     };
     vec![
         get("/api/v1/alarms", "listAlarms", list)
@@ -84,10 +91,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  alarms for each.",
             )
             .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO, NAMESPACE, SORT])
-            .paged::<Alarm>(),
+            .place(EndpointPlace::AllNodes(MergedAnswer::Rows(MergedRows {
+                time_field: "raised_at_ms",
+                sort_value: json_sort_value,
+            })))
+            .node_paged::<Alarm>(),
         get("/api/v1/alarm-counts", "countAlarms", counts)
             .role(Role::Viewer, EndpointScope::Node)
             .tag("alarms")
+            .place(EndpointPlace::AllNodes(MergedAnswer::Sum))
             .summary("Count alarms")
             .response::<AlarmCounts>(200, "Now."),
         get("/api/v1/alarm-events", "watchAlarms", alarm_feed::stream_alarms)
@@ -233,6 +245,19 @@ fn sort_value(alarm: &Alarm, field: &str) -> SortValue {
         "cleared_at_ms" => SortValue::optional_number(alarm.cleared_at_ms),
         "acknowledged_at_ms" => SortValue::optional_number(alarm.acknowledged_at_ms),
         _ => SortValue::number(alarm.raised_at_ms),
+    }
+}
+
+/// The same of an alarm in JSON.
+fn json_sort_value(alarm: &Value, field: &str) -> SortValue {
+    match field {
+        "severity" => {
+            let severity = alarm[field].as_str().and_then(Severity::parse);
+            severity.map_or(SortValue::Missing, |severity| {
+                SortValue::number(severity as u64)
+            })
+        }
+        _ => SortValue::json(&alarm[field]),
     }
 }
 

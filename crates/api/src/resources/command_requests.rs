@@ -13,6 +13,7 @@ use crate::audit;
 use crate::call::ApiCall;
 use crate::command_service::CommandReceipt;
 use crate::endpoint::{Endpoint, EndpointScope, post};
+use crate::endpoint_place::EndpointPlace;
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 fn default_wait() -> bool {
@@ -87,6 +88,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .role(Role::Operator, EndpointScope::device("id"))
             .tag("commands")
+            .place(EndpointPlace::Device("id"))
             .path_parameter("id", "The device's id, percent-encoded.")
             .response::<Command>(200, "The command has ended with the result in `state`.")
             .response::<Command>(

@@ -11,8 +11,10 @@ use crate::call::{self, ApiCall};
 use crate::command_service::{CommandQuery, CommandService};
 use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, EndpointScope, get, post};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer, MergedRows};
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{NAMESPACE, Parameter, ParameterType, text_parameter};
+use crate::query_parameters::{NAMESPACE, NODE, Parameter, ParameterType, text_parameter};
+use crate::sorted_list::SortValue;
 use crate::state::ApiState;
 
 const STATE: Parameter = Parameter {
@@ -39,6 +41,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .tag("commands")
             .path_parameter("id", "The command's number.")
+            .place(EndpointPlace::Object {
+                path: "/api/v1/commands/{id}",
+            })
+            .parameters(&[NODE])
     };
     vec![
         get(
@@ -52,14 +58,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .summary("List commands of a device")
         .description(LIST_DESCRIPTION)
         .parameters(&[STATE])
-        .paged::<Command>(),
+        .place(NEWEST_OF_ALL_NODES)
+        .node_paged::<Command>(),
         get("/api/v1/commands", "listCommands", list)
             .role(Role::Viewer, EndpointScope::Selected)
             .tag("commands")
             .summary("List commands of all devices")
             .description(LIST_DESCRIPTION)
             .parameters(&[STATE, BATCH, NAMESPACE])
-            .paged::<Command>(),
+            .place(NEWEST_OF_ALL_NODES)
+            .node_paged::<Command>(),
         one(get("/api/v1/commands/{id}", "getCommand", read))
             .role(Role::Viewer, EndpointScope::command("id"))
             .summary("Read a command")
@@ -76,6 +84,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .problem_response(409, "The command has already ended."),
     ]
 }
+
+const NEWEST_OF_ALL_NODES: EndpointPlace =
+    EndpointPlace::AllNodes(MergedAnswer::Rows(MergedRows {
+        time_field: "created_at_ms",
+        sort_value: |row, field| SortValue::json(&row[field]),
+    }));
 
 const LIST_DESCRIPTION: &str = "Newest first. A page may be short or empty and still have a next one: the node reads a bounded number \
                         of commands for each. The retention of ended commands is set by `commands.finished_retention_days` \

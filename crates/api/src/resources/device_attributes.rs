@@ -8,6 +8,7 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall, ListPage};
 use crate::endpoint::{Endpoint, EndpointScope, get, put};
+use crate::endpoint_place::EndpointPlace;
 use crate::objects::{Preconditions, content_response, content_version};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
@@ -17,6 +18,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("devices")
             .path_parameter("id", "The device's id, percent-encoded.")
             .path_parameter("scope", "`client`, `shared` or `server`.")
+            .place(EndpointPlace::Device("id"))
     };
     vec![
         of_scope(get(

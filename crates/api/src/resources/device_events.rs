@@ -9,6 +9,7 @@ use super::telemetry_query::{FROM_MS, TO_MS};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get};
+use crate::endpoint_place::EndpointPlace;
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
 
@@ -42,6 +43,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer, EndpointScope::device("id"))
             .tag("devices")
             .path_parameter("id", "The device's id, percent-encoded.")
+            .place(EndpointPlace::Device("id"))
             .summary("List events of a device")
             .description("Events reported by the device, newest first. The node keeps the last `devices.max_events_per_device`.")
             .parameters(&[EVENT, FROM_MS, TO_MS, BEFORE, COUNT])

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use devices::NewDevice;
+use devices::{DeviceState, NewDevice};
 use outbound::url_encoding::url_encode;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,13 +15,17 @@ use crate::access::Role;
 use crate::audit;
 use crate::blocking;
 use crate::call::{self, ApiCall};
+use crate::cluster_backend::ClusterBackend;
 use crate::device_service::{
     DeviceCounts, DeviceQuery, DeviceService, DeviceServiceError, DeviceView, VersionedDevice,
 };
 use crate::endpoint::{Endpoint, EndpointScope, SchemaFn, delete, get, post, put};
+use crate::node_calls;
 use crate::objects::Preconditions;
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{MAX_LIMIT, NAMESPACE, Parameter, ParameterType, text_parameter};
+use crate::query_parameters::{
+    MAX_LIMIT, NAMESPACE, PageCursor, Parameter, ParameterType, text_parameter,
+};
 use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
 use crate::state::ApiState;
 
@@ -75,7 +79,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  a bounded number of devices for each.",
             )
             .parameters(&[PRODUCT, GROUP, TAG, PARENT, TEXT, STATE, NAMESPACE, SORT])
-            .paged::<DeviceView>(),
+            .node_paged::<DeviceView>(),
         post("/api/v1/devices", "createDevice", create)
             .role(Role::Operator, EndpointScope::Selected)
             .tag("devices")
@@ -205,20 +209,10 @@ async fn list(call: ApiCall) -> ApiResult {
         }
     };
     let order = SortOrder::read(&call.query)?;
-    let query = DeviceQuery {
-        product: call.query.owned_text(PRODUCT),
-        group: call.query.owned_text(GROUP),
-        tag,
-        parent: call.query.owned_text(PARENT),
-        text: call.query.owned_text(TEXT),
-        state: call.query.owned_text(STATE),
-        from: match order {
-            Some(_) => 0,
-            None => call.query.after_number("devices")?.unwrap_or(0),
-        },
-        limit: call.query.limit(),
-        namespaces: call.namespaces(),
-    };
+    if let Some(cluster) = call.app.program.cluster_backend() {
+        return list_in_cluster(&call, cluster, tag, order).await;
+    }
+    let query = device_query(&call, tag, order.is_some())?;
     let Some(order) = order else {
         let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
         return call::page_of(page.rows, page.next);
@@ -228,6 +222,111 @@ async fn list(call: ApiCall) -> ApiResult {
         Ok(sorted_page(tools, query, order, limit))
     });
     sorting.await??.into_response()
+}
+
+fn device_query(
+    call: &ApiCall,
+    tag: Option<(String, String)>,
+    is_sorted: bool,
+) -> Result<DeviceQuery, ProblemDetails> {
+    Ok(DeviceQuery {
+        product: call.query.owned_text(PRODUCT),
+        group: call.query.owned_text(GROUP),
+        tag,
+        parent: call.query.owned_text(PARENT),
+        text: call.query.owned_text(TEXT),
+        state: call.query.owned_text(STATE),
+        from: match is_sorted {
+            true => 0,
+            false => call.query.after_number("devices")?.unwrap_or(0),
+        },
+        limit: call.query.limit(),
+        namespaces: call.namespaces(),
+    })
+}
+
+/// The same in a cluster, whose other nodes are asked for the states of the devices. The cursor of a list without an order
+/// is valid at the node that has made it, because nodes number devices differently.
+async fn list_in_cluster(
+    call: &ApiCall,
+    cluster: &dyn ClusterBackend,
+    tag: Option<(String, String)>,
+    order: Option<SortOrder>,
+) -> ApiResult {
+    let mut query = device_query(call, tag, order.is_some())?;
+    let states = query.state.take();
+    let is_wanted = |row: &Value| {
+        states.as_ref().is_none_or(|states| {
+            let state = row["state"].as_str().unwrap_or_default();
+            states.split(',').any(|wanted| wanted == state)
+        })
+    };
+    let limit = call.query.limit();
+    let mut sorted = order.map(|order| SortedPage::new(order, limit));
+    if sorted.is_some() {
+        query.limit = MAX_LIMIT;
+    }
+    let mut missing_nodes;
+    loop {
+        let chunk = query.clone();
+        let mut page = run_blocking(&call.app, move |tools| tools.list(&chunk)).await?;
+        missing_nodes = add_presences(&call.app, cluster, &mut page.rows).await?;
+        page.rows.retain(is_wanted);
+        let Some(sorted) = &mut sorted else {
+            let next = page
+                .next
+                .map(|next| PageCursor::new(&next.to_string(), "").encode());
+            return node_page(page.rows, next, missing_nodes);
+        };
+        for row in page.rows {
+            let value = SortValue::json(&row[sorted.field()]);
+            let id = row["id"].as_str().unwrap_or_default().to_owned();
+            sorted.offer(value, &id, row)?;
+        }
+        match page.next {
+            Some(next) => query.from = next,
+            None => break,
+        }
+    }
+    match sorted {
+        Some(sorted) => {
+            let (rows, next) = sorted.into_page();
+            node_page(rows, next, missing_nodes)
+        }
+        None => node_page(Vec::new(), None, missing_nodes),
+    }
+}
+
+fn node_page(rows: Vec<Value>, next: Option<String>, missing_nodes: Vec<String>) -> ApiResult {
+    call::json_response(serde_json::json!({
+        "data": rows, "next": next, "missing_nodes": missing_nodes,
+    }))
+}
+
+/// Sets the states of devices as all nodes know them. Returns the nodes that did not answer.
+async fn add_presences(
+    app: &Arc<ApiState>,
+    cluster: &dyn ClusterBackend,
+    rows: &mut [Value],
+) -> Result<Vec<String>, ProblemDetails> {
+    let ids = rows
+        .iter()
+        .filter_map(|row| row["id"].as_str().map(str::to_owned));
+    let presences = node_calls::presences(app, cluster, ids.collect()).await?;
+    for (index, row) in rows.iter_mut().enumerate() {
+        let Some((node, presence)) = presences.latest(index) else {
+            continue;
+        };
+        let state = match presence.is_online {
+            true => DeviceState::Online,
+            false => DeviceState::Offline,
+        };
+        row["state"] = state.as_str().into();
+        row["activated_at_ms"] = presences.activated_ms(index).into();
+        row["last_seen_at_ms"] = presence.last_seen_ms.into();
+        row["node"] = node.into();
+    }
+    Ok(presences.missing_nodes)
 }
 
 /// A page of all selected devices in an order.
@@ -259,7 +358,11 @@ fn sorted_page(
 async fn read(call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
     let device = run_blocking(&call.app, move |tools| tools.get(&id)).await?;
-    let device = device.ok_or_else(|| device_not_found(call.path("id")))?;
+    let mut device = device.ok_or_else(|| device_not_found(call.path("id")))?;
+    if let Some(cluster) = call.app.program.cluster_backend() {
+        let rows = std::slice::from_mut(&mut device.value);
+        add_presences(&call.app, cluster, rows).await?;
+    }
     if Preconditions::read(call.headers())?.is_not_modified(device.version) {
         return Ok(StatusCode::NOT_MODIFIED.into_response());
     }
@@ -329,6 +432,7 @@ async fn write(mut call: ApiCall) -> ApiResult {
         "activated_at_ms",
         "last_seen_at_ms",
         "state",
+        "node",
         "issued",
     ] {
         fields.remove(field);

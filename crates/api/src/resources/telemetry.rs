@@ -11,13 +11,13 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::objects::BackendObjectKind;
 use crate::problem_details::ApiResult;
 use crate::query_parameters::{Parameter, ParameterType};
-use crate::telemetry_backend::{DeviceRejectionList, RowQuery};
+use crate::telemetry_backend::{DEFAULT_ROWS, DeviceRejectionList, RowQuery};
 
 const MAX_ROWS: u64 = 100_000;
-const DEFAULT_ROWS: u64 = 1000;
 const ROWS: Parameter = Parameter {
     name: "rows",
     shape: ParameterType::Number(1, MAX_ROWS),
@@ -65,21 +65,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     vec![
         one(get("/api/v1/devices/{id}/telemetry/latest", "latestTelemetry", latest))
+            .place(EndpointPlace::AllNodes(MergedAnswer::LatestValues))
             .summary("Read latest values of a device")
             .parameters(&[KEYS])
             .response::<LatestValues>(200, "By key."),
         one(get("/api/v1/devices/{id}/telemetry", "listTelemetry", rows))
+            .place(EndpointPlace::AllNodes(MergedAnswer::TelemetryRows))
             .summary("Read telemetry of a device")
             .description("One row per time with its values. For the last 10 rows use `order=desc&rows=10`.")
             .parameters(&[KEYS, FROM_MS, TO_MS, ROWS, ORDER])
             .response::<TelemetryRows>(200, "The rows ordered by time."),
         one(delete("/api/v1/devices/{id}/telemetry", "deleteTelemetry", remove))
             .role(Role::Operator, EndpointScope::device("id"))
+            .place(EndpointPlace::AllNodes(MergedAnswer::Executed))
             .summary("Delete telemetry of a device")
             .description("Deletes all telemetry, or that of the given keys and times. It disappears at once, and from the disk within an hour.")
             .parameters(&[KEYS, FROM_MS, TO_MS])
             .empty_response(204, "Deleted."),
         one(get("/api/v1/devices/{id}/telemetry/rejections", "listTelemetryRejections", rejections))
+            .place(EndpointPlace::Device("id"))
             .summary("List rejected data of a device")
             .description(
                 "Unparsable messages, values rejected by the thing model, and rows that were not stored, with the reason; \
@@ -149,7 +153,8 @@ async fn latest(call: ApiCall) -> ApiResult {
 
 async fn rows(call: ApiCall) -> ApiResult {
     let (from_ms, to_ms) = time_range(&call)?;
-    let limit = call.query.number_value(ROWS).unwrap_or(DEFAULT_ROWS) as usize;
+    let limit = call.query.number_value(ROWS);
+    let limit = limit.map_or(DEFAULT_ROWS, |rows| rows as usize);
     let query = RowQuery {
         device: call.path("id").to_owned(),
         keys: keys(&call)?,

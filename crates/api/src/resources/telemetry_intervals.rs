@@ -15,6 +15,7 @@ use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get, post};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
@@ -127,6 +128,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .role(Role::Viewer, EndpointScope::device("id"))
         .tag("telemetry")
+        .place(EndpointPlace::AllNodes(MergedAnswer::Intervals))
         .path_parameter("id", "The device's id, percent-encoded.")
         .summary("Aggregate telemetry of a device")
         .parameters(&[

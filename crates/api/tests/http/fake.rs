@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use api::{
     AnonymousRole, ApiParts, BackendObjectKind, ClusterBackend, ClusterChangeError, ClusterStatus,
-    ConsoleFile, ConsoleSite, EvictFuture, HttpConfig, NodeAnswerFuture, NodeBackend, NodeFuture,
-    NotReadyReason, ObjectBackend, ObjectValidationError, ProgramBackend, SettingChangeError,
-    SettingInfo,
+    ConsoleFile, ConsoleSite, EvictFuture, HttpConfig, NodeAnswerFuture, NodeBackend,
+    NodeCallHandler, NodeFuture, NotReadyReason, ObjectBackend, ObjectValidationError,
+    ProgramBackend, SettingChangeError, SettingInfo,
 };
 use broker::config::BindAddress;
 use broker::control::{
@@ -480,6 +480,12 @@ impl ClusterBackend for FakeCluster {
             let answer = api::answer_node_request(&FakeBackend(state), name, &request).await?;
             Ok(answer.into())
         })
+    }
+
+    fn attach_api(&self, _api: Arc<dyn NodeCallHandler>) {}
+
+    fn call<'a>(&'a self, _node: &'a str, _request: Vec<u8>) -> NodeAnswerFuture<'a> {
+        Box::pin(async { Err("it cannot be reached".to_owned()) })
     }
 
     fn set_draining<'a>(&'a self, _node: &'a str, _is_draining: bool) -> EvictFuture<'a> {

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use api::{
     ClusterBackend, ClusterChangeError, ClusterMember, ClusterMessages, ClusterNats,
     ClusterObjects, ClusterServer, ClusterStatus, EvictFuture, NatsConnectionState,
-    NodeAnswerFuture,
+    NodeAnswerFuture, NodeCallHandler,
 };
 use broker::{
     BrokerHandle, ClusterAttachment, NODE_PROTOCOL, PeerNodeConnection, PeerNodeInbox, PeerNodeIx,
@@ -53,6 +53,10 @@ const RELAY_TEXTS: u8 = 2;
 const DRAINS: u8 = 3;
 /// Subject of readings of pull sources for the devices of other nodes.
 const READINGS: u8 = 4;
+/// Subject of calls of the API, see [`api::NodeCallHandler`].
+const API_CALLS: u8 = 5;
+/// Time for the answer of a call of the API, which has limits of its own.
+const API_CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Term of the lease of the node that polls the pull sources.
 const PULL_LEASE_TERM: Duration = Duration::from_secs(15);
 /// Time to end the managed server.
@@ -88,6 +92,7 @@ struct BrokerObserver {
     drain: Arc<NodeDrain>,
     reporter: OnceLock<Arc<Reporter>>,
     broker: OnceLock<BrokerHandle>,
+    api: OnceLock<Arc<dyn NodeCallHandler>>,
 }
 
 impl PeerNodeObserver for BrokerObserver {
@@ -200,8 +205,22 @@ impl RequestHandler for BrokerRequests {
                     stored.map_err(|error| error.to_string())?
                 }))
             }
+            API_CALLS => {
+                let observer = self.observer.upgrade()?;
+                Some(Box::pin(async move {
+                    let api = observer.api.get().cloned();
+                    // Not set before HTTP is served.
+                    let api = api.ok_or("its HTTP API is not served")?;
+                    drop(observer);
+                    api.answer(body).await.map(Bytes::from)
+                }))
+            }
             _ => None,
         }
+    }
+
+    fn timeout(&self, subject: u8) -> Option<Duration> {
+        (subject == API_CALLS).then_some(API_CALL_TIMEOUT)
     }
 }
 
@@ -302,6 +321,7 @@ impl NodeCluster {
             drain: drain.clone(),
             reporter: OnceLock::new(),
             broker: OnceLock::new(),
+            api: OnceLock::new(),
         });
         let mut membership = MembershipConfig {
             lease_ms: LEASE.as_millis() as u64,
@@ -682,6 +702,20 @@ impl ClusterBackend for NodeCluster {
             let node = NodeName::new(node).map_err(|error| error.to_string())?;
             let requests = &self.shared.observer.requests;
             let answer = requests.request(&node, CLIENT_REQUESTS, &request);
+            answer.await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn attach_api(&self, api: Arc<dyn NodeCallHandler>) {
+        // Set once.
+        let _ = self.shared.observer.api.set(api);
+    }
+
+    fn call<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a> {
+        Box::pin(async move {
+            let node = NodeName::new(node).map_err(|error| error.to_string())?;
+            let requests = &self.shared.observer.requests;
+            let answer = requests.request_within(API_CALL_TIMEOUT, &node, API_CALLS, &request);
             answer.await.map_err(|error| error.to_string())
         })
     }

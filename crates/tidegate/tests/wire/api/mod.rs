@@ -70,12 +70,12 @@ pub(crate) fn send(
 }
 
 /// Posts a body that is not JSON.
-pub(crate) fn send_text(node: &Node, path: &str, media_type: &str, body: &str) -> Answer {
+pub(crate) fn send_text(node: &Node, path: &str, media_type: &str, body: &str) -> ApiResponse {
     let fields = format!("Content-Type: {media_type}\r\n");
     exchange(node, ("POST", path), &fields, body)
 }
 
-fn exchange(node: &Node, (method, path): (&str, &str), fields: &str, body: &str) -> Answer {
+fn exchange(node: &Node, (method, path): (&str, &str), fields: &str, body: &str) -> ApiResponse {
     let address = node.address("http");
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();

@@ -1,6 +1,7 @@
 //! Several nodes that act as one broker, connected by a real NATS server.
 
 mod clients;
+mod device_requests;
 mod devices;
 mod drains;
 mod failures;

@@ -1,0 +1,43 @@
+//! Where the requests of a route are executed in a cluster. Without a cluster, all are executed by the node that gets them.
+
+use serde_json::Value;
+
+use crate::sorted_list::SortValue;
+
+/// Of the routes whose requests are not executed by the node that gets them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum EndpointPlace {
+    /// The node that has the session of the device in this path parameter, or had it last.
+    Device(&'static str),
+    /// The node that has the object. `path` is that of the route which reads the object, and has the parameter `id`. The
+    /// route has the parameter [`NODE`](crate::query_parameters::NODE).
+    Object { path: &'static str },
+    /// All nodes; their answers are merged.
+    AllNodes(MergedAnswer),
+}
+
+/// How the answers of nodes become one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MergedAnswer {
+    /// Pages of numbered rows, whose cursors are the numbers.
+    Rows(MergedRows),
+    /// All numbers are added.
+    Sum,
+    /// Of each key, the latest value.
+    LatestValues,
+    /// Rows of telemetry by their times.
+    TelemetryRows,
+    /// Intervals of telemetry.
+    Intervals,
+    /// The answer of this node, if all nodes have executed the request.
+    Executed,
+}
+
+/// Pages of numbered rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MergedRows {
+    /// The field with a time by which the newest rows come first, unless the request has a parameter `sort`.
+    pub(crate) time_field: &'static str,
+    /// The value of a field by which a list with the parameter `sort` is sorted.
+    pub(crate) sort_value: fn(&Value, &str) -> SortValue,
+}

@@ -1,0 +1,201 @@
+//! Merges the intervals of telemetry that several nodes have.
+//!
+//! Values of one interval are at several nodes if the device has moved meanwhile. The functions of both parts are combined;
+//! `first` and `last` are those of one of the parts, because the times of these values are not known.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use series::Aggregate;
+
+use crate::merged_answers::NodeAnswer;
+use crate::query_parameters::QueryParameters;
+
+pub(crate) struct MergedIntervals {
+    functions: Vec<Aggregate>,
+    /// All values of a key are one interval, which begins at the first value of a node.
+    is_open: bool,
+}
+
+impl MergedIntervals {
+    pub(crate) fn new(query: &QueryParameters) -> Self {
+        let functions = query.text_value("functions").unwrap_or("avg").split(',');
+        let is_absent = |name: &str| query.text_value(name).is_none();
+        Self {
+            functions: functions.filter_map(Aggregate::from_name).collect(),
+            is_open: ["from_ms", "interval", "interval_ms"]
+                .into_iter()
+                .all(is_absent),
+        }
+    }
+
+    /// The functions to ask each node for, separated by commas.
+    pub(crate) fn functions(&self) -> String {
+        let mut names: Vec<&str> = self.functions.iter().map(|one| one.name()).collect();
+        // The average of several parts needs them.
+        for needed in [Aggregate::Count, Aggregate::Sum] {
+            if self.functions.contains(&Aggregate::Avg) && !self.functions.contains(&needed) {
+                names.push(needed.name());
+            }
+        }
+        names.join(",")
+    }
+
+    pub(crate) fn merge(&self, answers: Vec<NodeAnswer>) -> Value {
+        // In the order of the keys in the answers.
+        let mut keys: Vec<(String, BTreeMap<i64, Value>)> = Vec::new();
+        for mut answer in answers {
+            let Value::Array(rows) = answer.body["data"].take() else {
+                continue;
+            };
+            for row in rows {
+                let (Some(key), Some(ts_ms)) = (row["key"].as_str(), row["ts_ms"].as_i64()) else {
+                    continue;
+                };
+                let at = match keys.iter().position(|(known, _)| known == key) {
+                    Some(at) => at,
+                    None => {
+                        keys.push((key.to_owned(), BTreeMap::new()));
+                        keys.len() - 1
+                    }
+                };
+                let intervals = &mut keys[at].1;
+                let known = match self.is_open {
+                    true => intervals.pop_first(),
+                    false => intervals.remove(&ts_ms).map(|known| (ts_ms, known)),
+                };
+                let (ts_ms, row) = match known {
+                    None => (ts_ms, row),
+                    Some((known_ms, known)) => (ts_ms.min(known_ms), combine(known, row)),
+                };
+                intervals.insert(ts_ms, row);
+            }
+        }
+        let rows = keys.into_iter().flat_map(|(_, intervals)| intervals);
+        let rows = rows.map(|(ts_ms, mut row)| {
+            row["ts_ms"] = ts_ms.into();
+            let all = row["values"].take();
+            let names = self.functions.iter().map(|function| function.name());
+            let values = names.map(|name| (name.to_owned(), all[name].clone()));
+            row["values"] = Value::Object(values.collect());
+            row
+        });
+        json!({"data": rows.collect::<Vec<_>>()})
+    }
+}
+
+/// Two parts of an interval.
+fn combine(mut one: Value, other: Value) -> Value {
+    let (Some(left), Some(right)) = (one["values"].as_object(), other["values"].as_object()) else {
+        return one;
+    };
+    let mut values = Map::new();
+    for (name, left) in left {
+        let right = right.get(name).unwrap_or(&Value::Null);
+        values.insert(name.clone(), combine_values(name, left, right));
+    }
+    if let (Some(sum), Some(count), true) = (
+        values.get("sum").and_then(Value::as_f64),
+        values.get("count").and_then(Value::as_f64),
+        values.contains_key("avg"),
+    ) {
+        values.insert("avg".to_owned(), json!(sum / count));
+    }
+    one["values"] = Value::Object(values);
+    one
+}
+
+fn combine_values(function: &str, left: &Value, right: &Value) -> Value {
+    let (Some(left_number), Some(right_number)) = (left.as_f64(), right.as_f64()) else {
+        let known = if left.is_null() { right } else { left };
+        return known.clone();
+    };
+    let kept = |wanted: Ordering| match left_number.total_cmp(&right_number) == wanted {
+        true => left.clone(),
+        false => right.clone(),
+    };
+    match function {
+        "min" => kept(Ordering::Less),
+        "max" => kept(Ordering::Greater),
+        "count" | "sum" => match (left.as_i64(), right.as_i64()) {
+            (Some(left), Some(right)) => left
+                .checked_add(right)
+                .map_or_else(|| json!(left_number + right_number), Value::from),
+            _ => json!(left_number + right_number),
+        },
+        _ => left.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query_parameters::{Parameter, text_parameter};
+
+    const KNOWN: [Parameter; 3] = [
+        text_parameter("functions", ""),
+        text_parameter("from_ms", ""),
+        text_parameter("interval_ms", ""),
+    ];
+
+    fn intervals(query: &str) -> MergedIntervals {
+        let uri = format!("/x?{query}").parse().unwrap();
+        MergedIntervals::new(&QueryParameters::read(&uri, &KNOWN).unwrap())
+    }
+
+    fn answer(rows: &[(i64, Value)]) -> NodeAnswer {
+        let rows = rows.iter().map(
+            |(ts_ms, values)| json!({"device": "d", "key": "t", "ts_ms": ts_ms, "values": values}),
+        );
+        NodeAnswer {
+            node: "a".to_owned(),
+            body: json!({"data": rows.collect::<Vec<_>>()}),
+        }
+    }
+
+    #[test]
+    fn intervals_of_nodes_are_combined() {
+        let merged = intervals("functions=avg,min,max&from_ms=0&interval_ms=10");
+        assert_eq!(merged.functions(), "avg,min,max,count,sum");
+        let merged = merged.merge(vec![
+            answer(&[
+                (
+                    0,
+                    json!({"avg": 2.0, "min": 1, "max": 3, "count": 2, "sum": 4}),
+                ),
+                (
+                    10,
+                    json!({"avg": 5.0, "min": 5, "max": 5, "count": 1, "sum": 5}),
+                ),
+            ]),
+            answer(&[
+                (
+                    10,
+                    json!({"avg": 8.0, "min": 8, "max": 8, "count": 2, "sum": 16}),
+                ),
+                (
+                    20,
+                    json!({"avg": 1.0, "min": 1, "max": 1, "count": 1, "sum": 1}),
+                ),
+            ]),
+        ]);
+        let rows: Vec<_> = merged["data"].as_array().unwrap().iter().collect();
+        let times: Vec<_> = rows.iter().map(|row| &row["ts_ms"]).collect();
+        assert_eq!(times, [0, 10, 20]);
+        assert_eq!(rows[0]["values"], json!({"avg": 2.0, "min": 1, "max": 3}));
+        assert_eq!(rows[1]["values"], json!({"avg": 7.0, "min": 5, "max": 8}));
+    }
+
+    #[test]
+    fn an_interval_of_everything_begins_at_the_first_value() {
+        let merged = intervals("functions=sum");
+        let merged = merged.merge(vec![
+            answer(&[(7, json!({"sum": 1}))]),
+            answer(&[(5, json!({"sum": 2}))]),
+        ]);
+        assert_eq!(merged["data"][0]["ts_ms"], 5);
+        assert_eq!(merged["data"][0]["values"]["sum"], 3);
+        assert_eq!(merged["data"].as_array().unwrap().len(), 1);
+    }
+}

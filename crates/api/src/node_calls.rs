@@ -1,0 +1,646 @@
+//! Requests of the API that are executed by another node of the cluster, or by all of them.
+//!
+//! A device has its session, commands, attributes, telemetry and alarms at one node, or parts of them at several. The node
+//! that gets a request asks the others who has the device, and passes the request on. What it passes on is the request itself
+//! with the caller that it has authenticated. The other node checks the permissions of the caller, executes the request and
+//! writes the audit log.
+//!
+//! A message is a line of JSON, [`NodeQuestion`] or [`CallAnswer`], and the body of the request or response.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+use axum::body::{Body, Bytes};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::response::Response;
+use devices::{DevicePresence, DeviceState};
+use futures_util::future::join_all;
+use outbound::url_encoding::url_encode;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tower_service::Service as _;
+
+use crate::access::{
+    AuthenticationMethod, Authority, CallerIdentity, LocalOperator, NamespaceGrant, Role,
+};
+use crate::blocking::run_blocking;
+use crate::cluster_backend::{ClusterBackend, NodeCallFuture, NodeCallHandler};
+use crate::endpoint::Endpoint;
+use crate::endpoint_place::{EndpointPlace, MergedAnswer};
+use crate::merged_answers::{self, NodeAnswer};
+use crate::merged_intervals::MergedIntervals;
+use crate::merged_pages::MergedPages;
+use crate::peer_ip::PeerIp;
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{AFTER, NODE, QueryParameters};
+use crate::state::ApiState;
+
+/// Maximum size of the body of a request that is passed on. A message between nodes has up to 1 MiB.
+const MAX_BODY_BYTES: usize = 900 << 10;
+/// Maximum size of the response. A message between nodes has up to 8 MiB.
+const MAX_RESPONSE_BYTES: usize = 7 << 20;
+/// Fields of a request that are passed on.
+const REQUEST_FIELDS: [HeaderName; 4] = [
+    header::CONTENT_TYPE,
+    header::ACCEPT,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+];
+/// Fields of a response that belong to the connection.
+const CONNECTION_FIELDS: [HeaderName; 3] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+];
+
+/// A request without its body.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct NodeCall {
+    method: String,
+    /// Path and query.
+    uri: String,
+    fields: Vec<(String, String)>,
+    caller: RemoteCaller,
+}
+
+/// A caller that the node has authenticated which passes a request on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct RemoteCaller {
+    name: String,
+    authentication: AuthenticationMethod,
+    /// The node-wide role.
+    role: Option<Role>,
+    grants: Vec<NamespaceGrant>,
+    must_change_password: bool,
+    address: IpAddr,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum NodeQuestion {
+    Call(NodeCall),
+    /// Is answered with an optional [`NodePresence`] for each device.
+    DevicePresence {
+        ids: Vec<String>,
+    },
+}
+
+/// The head of a response.
+#[derive(Debug, Serialize, Deserialize)]
+struct CallAnswer {
+    status: u16,
+    fields: Vec<(String, String)>,
+}
+
+/// When a device was at a node.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct NodePresence {
+    pub(crate) is_online: bool,
+    pub(crate) activated_ms: Option<u64>,
+    pub(crate) last_seen_ms: Option<u64>,
+}
+
+/// Answers calls of other nodes with the API of this node.
+pub(crate) struct ApiCallHandler {
+    app: Weak<ApiState>,
+    /// That of the API. Messages between nodes do not wait for its work.
+    runtime: Handle,
+}
+
+/// What has become of a request.
+pub(crate) enum CallOutcome {
+    /// It is to be executed here.
+    NotExecuted(Body),
+    Answered(Response),
+}
+
+impl NodeCall {
+    pub(crate) fn new(parts: &Parts, who: &CallerIdentity, address: IpAddr) -> Self {
+        let fields = REQUEST_FIELDS.iter().filter_map(|name| {
+            let value = parts.headers.get(name)?.to_str().ok()?;
+            Some((name.as_str().to_owned(), value.to_owned()))
+        });
+        Self {
+            method: parts.method.to_string(),
+            uri: parts.uri.path_and_query().map_or_else(
+                || parts.uri.path().to_owned(),
+                |path| path.as_str().to_owned(),
+            ),
+            fields: fields.collect(),
+            caller: RemoteCaller {
+                name: who.name.clone(),
+                authentication: who.authentication,
+                role: who.authority.node_role(),
+                grants: who.authority.grants(),
+                must_change_password: who.must_change_password,
+                address,
+            },
+        }
+    }
+
+    /// A request that reads something, of the same caller.
+    fn reading(&self, uri: String) -> Self {
+        Self {
+            method: Method::GET.to_string(),
+            uri,
+            fields: Vec::new(),
+            caller: self.caller.clone(),
+        }
+    }
+
+    /// The same request with this value of a query parameter, which needs no escaping, or without the parameter.
+    fn with_parameter(&self, name: &str, value: Option<&str>) -> Self {
+        let (path, query) = self.uri.split_once('?').unwrap_or((&self.uri, ""));
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let is_other = |pair: &&str| pair.split('=').next() != Some(name);
+        let mut pairs: Vec<String> = pairs.filter(is_other).map(str::to_owned).collect();
+        pairs.extend(value.map(|value| format!("{name}={value}")));
+        Self {
+            uri: match pairs.is_empty() {
+                true => path.to_owned(),
+                false => format!("{path}?{}", pairs.join("&")),
+            },
+            ..self.clone()
+        }
+    }
+}
+
+impl RemoteCaller {
+    fn identity(&self) -> CallerIdentity {
+        CallerIdentity {
+            name: self.name.clone(),
+            authentication: self.authentication,
+            authority: match self.role {
+                Some(role) => Authority::Node(role),
+                None => Authority::of_grants(self.grants.iter().cloned()),
+            },
+            must_change_password: self.must_change_password,
+        }
+    }
+}
+
+impl ApiCallHandler {
+    /// Must be called within the runtime of the API.
+    pub(crate) fn new(app: &Arc<ApiState>) -> Self {
+        Self {
+            app: Arc::downgrade(app),
+            runtime: Handle::current(),
+        }
+    }
+}
+
+impl NodeCallHandler for ApiCallHandler {
+    fn answer(&self, request: Bytes) -> NodeCallFuture {
+        let (app, runtime) = (self.app.clone(), self.runtime.clone());
+        Box::pin(async move {
+            let app = app
+                .upgrade()
+                .ok_or_else(|| "its API has ended".to_owned())?;
+            let answering = runtime.spawn(answer_here(app, request));
+            answering.await.map_err(|error| error.to_string())?
+        })
+    }
+}
+
+async fn answer_here(app: Arc<ApiState>, request: Bytes) -> Result<Vec<u8>, String> {
+    let (question, body) = decode(&request)?;
+    match question {
+        NodeQuestion::Call(call) => {
+            let (answer, body) = execute_here(&app, &call, body).await?;
+            encode(&answer, &body)
+        }
+        NodeQuestion::DevicePresence { ids } => encode(&presence_here(&app, ids).await?, b""),
+    }
+}
+
+/// A line of JSON, and a body.
+fn encode<T: Serialize>(head: &T, body: &[u8]) -> Result<Vec<u8>, String> {
+    let mut message = serde_json::to_vec(head).map_err(|error| error.to_string())?;
+    message.push(b'\n');
+    message.extend_from_slice(body);
+    Ok(message)
+}
+
+fn decode<T: DeserializeOwned>(message: &Bytes) -> Result<(T, Bytes), String> {
+    let end = message.iter().position(|byte| *byte == b'\n');
+    let end = end.ok_or("the message has no head")?;
+    let head = serde_json::from_slice(&message[..end]).map_err(|error| {
+        format!("nodes of different versions do not understand each other: {error}")
+    })?;
+    Ok((head, message.slice(end + 1..)))
+}
+
+/// Executes a request that was passed on.
+async fn execute_here(
+    app: &Arc<ApiState>,
+    call: &NodeCall,
+    body: Bytes,
+) -> Result<(CallAnswer, Bytes), String> {
+    let mut request = Request::builder()
+        .method(call.method.as_str())
+        .uri(&call.uri)
+        .header(header::HOST, "localhost");
+    for (name, value) in &call.fields {
+        request = request.header(name, value);
+    }
+    let request = request.body(Body::from(body));
+    let mut request = request.map_err(|error| error.to_string())?;
+    let extensions = request.extensions_mut();
+    extensions.insert(PeerIp(call.caller.address));
+    extensions.insert(LocalOperator::from_node(call.caller.identity()));
+    let Ok(response) = (app.node_router)(app).call(request).await;
+    let (parts, body) = response.into_parts();
+    let body = axum::body::to_bytes(body, MAX_RESPONSE_BYTES).await;
+    let body = body.map_err(|_| format!("its answer exceeds {MAX_RESPONSE_BYTES} bytes"))?;
+    let fields = parts.headers.iter().filter_map(|(name, value)| {
+        let is_passed_on = !CONNECTION_FIELDS.contains(name);
+        is_passed_on.then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
+    });
+    let answer = CallAnswer {
+        status: parts.status.as_u16(),
+        fields: fields.collect(),
+    };
+    Ok((answer, body))
+}
+
+async fn execute_at(
+    cluster: &dyn ClusterBackend,
+    node: &str,
+    call: &NodeCall,
+    body: &Bytes,
+) -> Result<(CallAnswer, Bytes), String> {
+    let request = encode(&NodeQuestion::Call(call.clone()), body)?;
+    decode(&cluster.call(node, request).await?)
+}
+
+/// The same at all nodes at the same time; this node is the first.
+async fn execute_everywhere(
+    app: &Arc<ApiState>,
+    cluster: &dyn ClusterBackend,
+    call_of: impl Fn(&str) -> Option<NodeCall>,
+) -> Vec<(String, Result<(CallAnswer, Bytes), String>)> {
+    let mut nodes = vec![cluster.node().to_owned()];
+    nodes.extend(cluster.other_nodes());
+    let calls = nodes.into_iter().filter_map(|node| {
+        let call = call_of(&node)?;
+        Some(async move {
+            let body = Bytes::new();
+            let answer = match node == cluster.node() {
+                true => execute_here(app, &call, body).await,
+                false => execute_at(cluster, &node, &call, &body).await,
+            };
+            if let Err(reason) = &answer {
+                tracing::debug!(node, reason, "another node of the cluster did not answer");
+            }
+            (node, answer)
+        })
+    });
+    join_all(calls).await
+}
+
+fn to_response((answer, body): (CallAnswer, Bytes)) -> Result<Response, ProblemDetails> {
+    let status = StatusCode::from_u16(answer.status);
+    let mut fields = HeaderMap::new();
+    for (name, value) in &answer.fields {
+        if let (Ok(name), Ok(value)) = (
+            HeaderName::from_bytes(name.as_bytes()),
+            HeaderValue::from_str(value),
+        ) {
+            fields.append(name, value);
+        }
+    }
+    let status = status
+        .map_err(|_| ProblemDetails::unavailable("Another node has sent an invalid answer."))?;
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = fields;
+    Ok(response)
+}
+
+/// Executes a request where it belongs, if that is not this node alone.
+pub(crate) async fn execute(
+    app: &Arc<ApiState>,
+    place: EndpointPlace,
+    endpoint: &Endpoint,
+    path: &[(String, String)],
+    call: NodeCall,
+    body: Body,
+) -> Result<CallOutcome, ProblemDetails> {
+    let Some(cluster) = app.program.cluster_backend() else {
+        return Ok(CallOutcome::NotExecuted(body));
+    };
+    let value_of = |name: &str| {
+        let found = path.iter().find(|(known, _)| known == name);
+        found.map_or("", |(_, value)| value.as_str())
+    };
+    let node = match place {
+        EndpointPlace::Device(parameter) => {
+            node_of_device(app, cluster, value_of(parameter)).await?
+        }
+        EndpointPlace::Object { path } => {
+            let query = call.query(endpoint)?;
+            let path = path.replace("{id}", &url_encode(value_of("id")));
+            match query.text_value(NODE.name) {
+                Some(node) => Some(named_node(cluster, node)?),
+                None => node_of_object(app, cluster, &call.reading(path)).await?,
+            }
+        }
+        EndpointPlace::AllNodes(answer) => {
+            let merged = merge_all(app, cluster, answer, endpoint, &call).await?;
+            return Ok(CallOutcome::Answered(merged));
+        }
+    };
+    let Some(node) = node.filter(|node| node != cluster.node()) else {
+        return Ok(CallOutcome::NotExecuted(body));
+    };
+    let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await;
+    let body = body.map_err(|_| {
+        let detail = format!(
+            "The body did not arrive whole, or exceeds {MAX_BODY_BYTES} bytes. Send it to the node {node:?}, which has the object."
+        );
+        ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    })?;
+    let answer = execute_at(cluster, &node, &call, &body).await;
+    let answer = answer.map_err(|reason| {
+        ProblemDetails::unavailable(format!(
+            "The node {node:?}, which has the object, has not confirmed the request, which it may have executed: {reason}."
+        ))
+    })?;
+    Ok(CallOutcome::Answered(to_response(answer)?))
+}
+
+impl NodeCall {
+    /// The query parameters of the request.
+    fn query(&self, endpoint: &Endpoint) -> Result<QueryParameters, ProblemDetails> {
+        let uri = self.uri.parse::<Uri>();
+        let uri = uri.map_err(|_| ProblemDetails::bad_request("The path cannot be read."))?;
+        QueryParameters::read(&uri, &endpoint.parameters)
+    }
+}
+
+fn named_node(cluster: &dyn ClusterBackend, node: &str) -> Result<String, ProblemDetails> {
+    let is_known =
+        node == cluster.node() || cluster.other_nodes().iter().any(|known| known == node);
+    match is_known {
+        true => Ok(node.to_owned()),
+        false => Err(ProblemDetails::invalid_parameter(
+            NODE.name,
+            format!("node is {node:?}; expected a member of the cluster."),
+        )),
+    }
+}
+
+/// When the devices were at this node.
+async fn presence_here(
+    app: &Arc<ApiState>,
+    ids: Vec<String>,
+) -> Result<Vec<Option<NodePresence>>, String> {
+    let devices = app.devices.clone();
+    let read = move || {
+        let presences = ids.iter().map(|id| devices.presence(id));
+        presences.collect::<Result<Vec<_>, _>>()
+    };
+    let presences = run_blocking(read, "The devices cannot be read now.").await;
+    let presences = presences.map_err(|problem| problem.detail)?;
+    let presences = presences.map_err(|error| error.to_string())?;
+    let shared = |presence: DevicePresence| NodePresence {
+        is_online: presence.state == DeviceState::Online,
+        activated_ms: presence.activated_ms,
+        last_seen_ms: presence.last_seen_ms,
+    };
+    Ok(presences.into_iter().map(|one| one.map(shared)).collect())
+}
+
+/// When devices were at each node, and the nodes that did not answer.
+pub(crate) struct ClusterPresences {
+    /// By node; in the order of the devices.
+    pub(crate) nodes: BTreeMap<String, Vec<Option<NodePresence>>>,
+    pub(crate) missing_nodes: Vec<String>,
+}
+
+impl ClusterPresences {
+    /// The node at which a device is online, or was last.
+    pub(crate) fn latest(&self, device: usize) -> Option<(&str, NodePresence)> {
+        let presences = self.nodes.iter().filter_map(|(node, presences)| {
+            let presence = (*presences.get(device)?)?;
+            (presence.is_online || presence.last_seen_ms.is_some())
+                .then_some((node.as_str(), presence))
+        });
+        presences.max_by_key(|(_, presence)| (presence.is_online, presence.last_seen_ms))
+    }
+
+    /// When a device was connected for the first time.
+    pub(crate) fn activated_ms(&self, device: usize) -> Option<u64> {
+        let presences = self.nodes.values();
+        let presences = presences.filter_map(|presences| *presences.get(device)?);
+        presences.filter_map(|presence| presence.activated_ms).min()
+    }
+}
+
+/// Asks all nodes when devices were there.
+pub(crate) async fn presences(
+    app: &Arc<ApiState>,
+    cluster: &dyn ClusterBackend,
+    ids: Vec<String>,
+) -> Result<ClusterPresences, ProblemDetails> {
+    let question = NodeQuestion::DevicePresence { ids: ids.clone() };
+    let request = encode(&question, b"").map_err(ProblemDetails::unavailable)?;
+    let others = cluster.other_nodes();
+    let asked = others.iter().map(|node| {
+        let request = request.clone();
+        async move {
+            let answer = cluster.call(node, request).await?;
+            let (presences, _) = decode::<Vec<Option<NodePresence>>>(&answer)?;
+            Ok::<_, String>(presences)
+        }
+    });
+    let (own, answers) = tokio::join!(presence_here(app, ids), join_all(asked));
+    let own = own.map_err(ProblemDetails::unavailable)?;
+    let mut nodes = BTreeMap::from([(cluster.node().to_owned(), own)]);
+    let mut missing_nodes = Vec::new();
+    for (node, answer) in others.into_iter().zip(answers) {
+        match answer {
+            Ok(presences) => {
+                nodes.insert(node, presences);
+            }
+            Err(_) => missing_nodes.push(node),
+        }
+    }
+    Ok(ClusterPresences {
+        nodes,
+        missing_nodes,
+    })
+}
+
+/// The node at which a device is online, or was last among those that answer. `None`: it was at none.
+async fn node_of_device(
+    app: &Arc<ApiState>,
+    cluster: &dyn ClusterBackend,
+    id: &str,
+) -> Result<Option<String>, ProblemDetails> {
+    let own = presence_here(app, vec![id.to_owned()]).await;
+    let own = own.map_err(ProblemDetails::unavailable)?;
+    // Without a record here, no node has the device.
+    if own
+        .first()
+        .is_some_and(|own| own.is_none_or(|own| own.is_online))
+    {
+        return Ok(None);
+    }
+    let presences = presences(app, cluster, vec![id.to_owned()]).await?;
+    Ok(presences.latest(0).map(|(node, _)| node.to_owned()))
+}
+
+/// The node that has an object, which `reading` reads. `None`: no node has it.
+///
+/// # Errors
+/// If several nodes have one with this number, or no node that answers has it and a node does not answer.
+async fn node_of_object(
+    app: &Arc<ApiState>,
+    cluster: &dyn ClusterBackend,
+    reading: &NodeCall,
+) -> Result<Option<String>, ProblemDetails> {
+    let (mut holders, mut missing) = (Vec::new(), Vec::new());
+    for (node, answer) in execute_everywhere(app, cluster, |_| Some(reading.clone())).await {
+        match answer {
+            Ok((answer, _)) if answer.status == 200 => holders.push(node),
+            Ok(_) => {}
+            Err(_) => missing.push(node),
+        }
+    }
+    match &holders[..] {
+        [holder] => Ok(Some(holder.clone())),
+        [] if missing.is_empty() => Ok(None),
+        [] => Err(ProblemDetails::unavailable(format!(
+            "No node that answers has this object; no answer of: {}.",
+            missing.join(", ")
+        ))),
+        several => Err(ProblemDetails::conflict(format!(
+            "Several nodes have an object with this number: {}. Name one of them with the parameter node.",
+            several.join(", ")
+        ))),
+    }
+}
+
+/// The answers of all nodes as one.
+async fn merge_all(
+    app: &Arc<ApiState>,
+    cluster: &dyn ClusterBackend,
+    merged: MergedAnswer,
+    endpoint: &Endpoint,
+    call: &NodeCall,
+) -> Result<Response, ProblemDetails> {
+    let query = call.query(endpoint)?;
+    let pages = match merged {
+        MergedAnswer::Rows(rows) => Some(MergedPages::new(rows, &query)?),
+        _ => None,
+    };
+    let intervals = match merged {
+        MergedAnswer::Intervals => Some(MergedIntervals::new(&query)),
+        _ => None,
+    };
+    let call_of = |node: &str| match (&pages, &intervals) {
+        (Some(pages), _) => {
+            Some(call.with_parameter(AFTER.name, pages.cursor_of(node)?.as_deref()))
+        }
+        (None, Some(intervals)) => {
+            Some(call.with_parameter("functions", Some(&intervals.functions())))
+        }
+        (None, None) => Some(call.clone()),
+    };
+    let mut answers = Vec::new();
+    let mut missing_nodes = Vec::new();
+    let mut executed = None;
+    for (node, answer) in execute_everywhere(app, cluster, call_of).await {
+        let is_own = node == cluster.node();
+        match answer {
+            Ok((answer, body)) if answer.status == 200 => {
+                match serde_json::from_slice::<Value>(&body) {
+                    Ok(body) if body.is_object() => answers.push(NodeAnswer { node, body }),
+                    Ok(_) | Err(_) => missing_nodes.push(node),
+                }
+            }
+            Ok(answer) if is_own && !(200..300).contains(&answer.0.status) => {
+                // The request is wrong, or not permitted.
+                return to_response(answer);
+            }
+            Ok(answer) if is_own => executed = Some(answer),
+            Ok((answer, _)) if answer.status == 204 => {}
+            Err(reason) if is_own => return Err(ProblemDetails::unavailable(reason)),
+            Ok(_) | Err(_) => missing_nodes.push(node),
+        }
+    }
+    if let Some(executed) = executed {
+        return match missing_nodes.is_empty() {
+            true => to_response(executed),
+            false => Err(ProblemDetails::unavailable(format!(
+                "Nodes have not confirmed the request: {}. Repeat it when they can be reached.",
+                missing_nodes.join(", ")
+            ))),
+        };
+    }
+    let body = match (pages, intervals) {
+        (Some(pages), _) => pages.merge(answers),
+        (None, Some(intervals)) => intervals.merge(answers),
+        (None, None) => match merged {
+            MergedAnswer::LatestValues => merged_answers::latest_values(answers),
+            MergedAnswer::TelemetryRows => merged_answers::telemetry_rows(answers, &query),
+            _ => merged_answers::add_numbers(answers),
+        },
+    };
+    merged_answers::respond(body, missing_nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(uri: &str) -> NodeCall {
+        NodeCall {
+            method: "GET".to_owned(),
+            uri: uri.to_owned(),
+            fields: Vec::new(),
+            caller: RemoteCaller {
+                name: "ann".to_owned(),
+                authentication: AuthenticationMethod::Token,
+                role: None,
+                grants: Vec::new(),
+                must_change_password: false,
+                address: IpAddr::from([127, 0, 0, 1]),
+            },
+        }
+    }
+
+    #[test]
+    fn the_cursor_of_a_node_replaces_that_of_the_request() {
+        for (uri, cursor, expected) in [
+            ("/a", None, "/a"),
+            ("/a", Some("c"), "/a?after=c"),
+            ("/a?limit=1&after=b", Some("c"), "/a?limit=1&after=c"),
+            ("/a?after=b&limit=1", None, "/a?limit=1"),
+            ("/a?after=b", None, "/a"),
+        ] {
+            assert_eq!(
+                call(uri).with_parameter("after", cursor).uri,
+                expected,
+                "{uri}"
+            );
+        }
+    }
+
+    #[test]
+    fn messages_are_a_line_and_a_body() {
+        let question = NodeQuestion::Call(call("/a"));
+        let message = Bytes::from(encode(&question, b"line\nline").unwrap());
+        let (read, body) = decode::<NodeQuestion>(&message).unwrap();
+        assert!(matches!(read, NodeQuestion::Call(call) if call.uri == "/a"));
+        assert_eq!(body, "line\nline");
+        let unknown = decode::<NodeQuestion>(&Bytes::from_static(b"{\"paint\": {}}\n"));
+        assert!(unknown.unwrap_err().contains("different versions"));
+        assert!(decode::<NodeQuestion>(&Bytes::from_static(b"{}")).is_err());
+    }
+}

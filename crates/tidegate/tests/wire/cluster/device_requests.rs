@@ -1,0 +1,204 @@
+//! Requests about a device that is connected to another node than that which is asked.
+
+use std::thread::{JoinHandle, spawn};
+
+use serde_json::{Value, json};
+
+use super::devices::{connected, device, login, name, product, put};
+use super::support::{Cluster, get};
+use crate::api::{Answer, send};
+use crate::devices::api_at;
+use crate::support::{Node, Raw, eventually, kind};
+
+/// Sends a request in a thread of its own, because the answer waits for the device.
+fn sending(node: &Node, path: String, body: Value) -> JoinHandle<(u16, Value)> {
+    let address = node.address("http").to_owned();
+    spawn(move || api_at(&address, "POST", &path, &body))
+}
+
+fn post(node: &Node, path: &str) -> Answer {
+    send(node, "", "POST", &format!("/api/v1/{path}"), &Value::Null)
+}
+
+fn read(node: &Node, path: &str) -> Value {
+    let answer = get(node, &format!("/api/v1/{path}"));
+    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    answer.body
+}
+
+fn report(raw: &mut Raw, ts_ms: i64, values: &Value) {
+    let row = json!({"ts": ts_ms, "values": values});
+    raw.publish_qos1("v1/devices/me/telemetry", row.to_string(), 1);
+}
+
+#[test]
+fn any_node_knows_where_a_device_is_and_sends_it_commands() {
+    let Some(cluster) = Cluster::shared() else {
+        return;
+    };
+    let [a, b, c] = &cluster.nodes[..] else {
+        panic!("expected three nodes");
+    };
+    let product = product(&cluster.nodes, &json!({}));
+    let id = name("cmd");
+    assert_eq!(device(a, &id, &product).status, 201);
+    let mut raw = connected(b, &id);
+    raw.subscribe("v1/devices/me/rpc/request/+", 1);
+    for node in &cluster.nodes {
+        let known = read(node, &format!("devices/{id}"));
+        assert_eq!(
+            (&known["state"], &known["node"]),
+            (&json!("online"), &json!("node-2"))
+        );
+        let listed = read(node, &format!("devices?text={id}&state=online"));
+        assert_eq!(listed["data"][0]["id"], json!(id));
+        assert_eq!(listed["missing_nodes"], json!([]));
+        let offline = read(node, &format!("devices?text={id}&state=offline&sort=id"));
+        assert_eq!(offline["data"], json!([]));
+    }
+    // A command of node 1, answered by the device at node 2, read at node 3.
+    let call = json!({"method": "reboot", "params": {"delay_s": 3}, "timeout_ms": 20_000});
+    let caller = sending(a, format!("devices/{id}/commands"), call);
+    let packet = raw.recv(kind::PUBLISH);
+    raw.acknowledge(&packet);
+    let number = packet.topic.rsplit('/').next().expect("a number");
+    assert!(number.parse::<u32>().is_ok(), "{number}");
+    raw.publish(
+        &format!("v1/devices/me/rpc/response/{number}"),
+        r#"{"ok":true}"#,
+    );
+    let (status, ended) = caller.join().unwrap();
+    assert_eq!(
+        (status, &ended["state"]),
+        (200, &json!("success")),
+        "{ended}"
+    );
+    assert_eq!(ended["result"], json!({"ok": true}));
+    let listed = read(c, &format!("devices/{id}/commands"));
+    assert_eq!(listed["data"][0]["id"], ended["id"]);
+    assert_eq!(listed["data"][0]["node"], "node-2");
+    let again = read(c, &format!("commands/{}", ended["id"]));
+    assert_eq!(again["state"], "success");
+    let cancelled = post(c, &format!("commands/{}/cancel", ended["id"]));
+    assert_eq!(cancelled.status, 409, "{}", cancelled.body);
+}
+
+#[test]
+fn attributes_are_those_of_the_node_of_the_device() {
+    let Some(cluster) = Cluster::shared() else {
+        return;
+    };
+    let [a, b, c] = &cluster.nodes[..] else {
+        panic!("expected three nodes");
+    };
+    let product = product(&cluster.nodes, &json!({}));
+    let id = name("attr");
+    assert_eq!(device(a, &id, &product).status, 201);
+    let mut raw = connected(b, &id);
+    raw.publish_qos1("v1/devices/me/attributes", r#"{"firmware":"1.2"}"#, 1);
+    let path = format!("devices/{id}/attributes");
+    let set = put(a, &format!("{path}/server"), &json!({"limit": 80}));
+    assert_eq!(set.status, 204, "{}", set.body);
+    for node in [a, b, c] {
+        eventually("the node answers with the attributes of the device", || {
+            let client = read(node, &format!("{path}/client"));
+            client["data"][0]["value"] == "1.2"
+        });
+        let server = read(node, &format!("{path}/server"));
+        assert_eq!(server["data"][0]["value"], 80);
+    }
+    // Also after it has disconnected.
+    drop(raw);
+    eventually("the device is offline", || {
+        read(a, &format!("devices/{id}"))["state"] == "offline"
+    });
+    assert_eq!(read(c, &format!("{path}/server"))["data"][0]["value"], 80);
+}
+
+#[test]
+fn telemetry_of_a_device_that_has_moved_is_complete() {
+    let Some(cluster) = Cluster::shared() else {
+        return;
+    };
+    let [a, b, c] = &cluster.nodes[..] else {
+        panic!("expected three nodes");
+    };
+    let product = product(&cluster.nodes, &json!({}));
+    let id = name("moved");
+    assert_eq!(device(a, &id, &product).status, 201);
+    report(&mut connected(a, &id), 1000, &json!({"x": 1, "y": 1}));
+    report(&mut connected(b, &id), 2000, &json!({"x": 2}));
+    report(&mut connected(a, &id), 3000, &json!({"x": 3}));
+    let path = format!("devices/{id}/telemetry");
+    for node in [a, b, c] {
+        eventually("the rows of all nodes are there", || {
+            let rows = read(node, &path);
+            let rows = rows["rows"].as_array().unwrap();
+            rows.iter()
+                .map(|row| row["values"]["x"].clone())
+                .eq([1, 2, 3])
+        });
+        let newest = read(node, &format!("{path}?order=desc&rows=2"));
+        assert_eq!(newest["rows"][1]["ts_ms"], 2000);
+        assert_eq!(newest["is_truncated"], true);
+        let latest = read(node, &format!("{path}/latest"));
+        assert_eq!(latest["values"]["x"]["value"], 3);
+        assert_eq!(latest["values"]["y"]["ts_ms"], 1000);
+        assert_eq!(latest["missing_nodes"], json!([]));
+    }
+    let deleted = send(c, "", "DELETE", &format!("/api/v1/{path}"), &Value::Null);
+    assert_eq!(deleted.status, 204, "{}", deleted.body);
+    assert_eq!(read(b, &path)["rows"], json!([]));
+}
+
+#[test]
+fn alarms_of_all_nodes_are_listed_and_acknowledged_at_any() {
+    let Some(cluster) = Cluster::shared() else {
+        return;
+    };
+    let [a, b, c] = &cluster.nodes[..] else {
+        panic!("expected three nodes");
+    };
+    let rule = json!({
+        "id": "hot", "raise": [{"severity": "MAJOR", "when": {"key": "t", "is": ">", "value": 60}}],
+    });
+    let product = product(&cluster.nodes, &json!({"alarms": [rule]}));
+    let ids = [name("hot"), name("hot")];
+    for (node, id) in [a, b].into_iter().zip(&ids) {
+        assert_eq!(device(c, id, &product).status, 201);
+        report(&mut connected(node, id), 1000, &json!({"t": 70}));
+    }
+    let list = format!("alarms?product={product}");
+    for node in [a, b, c] {
+        eventually("the alarms of both devices are listed", || {
+            read(node, &list)["data"].as_array().unwrap().len() == 2
+        });
+        let mut nodes: Vec<_> = read(node, &format!("{list}&sort=severity"))["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|alarm| alarm["node"].as_str().unwrap().to_owned())
+            .collect();
+        nodes.sort();
+        assert_eq!(nodes, ["node-1", "node-2"]);
+    }
+    // Page by page, at alternating nodes.
+    let first = read(a, &format!("{list}&limit=1"));
+    let next = first["next"].as_str().expect("a second page");
+    let second = read(b, &format!("{list}&limit=1&after={next}"));
+    assert_ne!(first["data"][0]["id"], second["data"][0]["id"]);
+    assert_eq!(second["data"].as_array().unwrap().len(), 1);
+    // Acknowledged and cleared at the node that has neither.
+    for alarm in [&first["data"][0], &second["data"][0]] {
+        let number = &alarm["id"];
+        let acknowledged = post(c, &format!("alarms/{number}/acknowledge"));
+        assert_eq!(acknowledged.status, 200, "{}", acknowledged.body);
+        let cleared = post(c, &format!("alarms/{number}/clear"));
+        assert_eq!(cleared.body["state"], "CLEARED_ACK", "{}", cleared.body);
+        let named = format!("alarms/{number}?node={}", alarm["node"].as_str().unwrap());
+        assert_eq!(read(c, &named)["state"], "CLEARED_ACK");
+    }
+    assert_eq!(post(c, "alarms/1/acknowledge").status, 404);
+    let (_, reason) = login(a, &ids[0]);
+    assert_eq!(reason, 0);
+}
