@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::{
-    PeerId, Record, RecordChanges, RecordDigests, RecordSync, RecordVersion, SharedRecords,
+    PeerNodeId, Record, RecordChanges, RecordDigests, RecordSync, RecordVersion, SharedRecords,
     SharedRecordsError, record_bucket,
 };
 
@@ -73,7 +73,7 @@ impl MemoryState {
 
 impl MemoryRecords {
     fn state(&self) -> MutexGuard<'_, MemoryState> {
-        self.state.lock().unwrap()
+        self.state.lock().expect("no other thread has panicked")
     }
 
     fn check(&self) -> Result<(), SharedRecordsError> {
@@ -206,8 +206,8 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-fn peer(node: usize, channel: u64) -> PeerId {
-    PeerId::new(node as u8, channel)
+fn peer(node: usize, channel: u64) -> PeerNodeId {
+    PeerNodeId::new(node as u8, channel)
 }
 
 impl Simulation {
@@ -349,7 +349,7 @@ impl Simulation {
         }
     }
 
-    fn send(&mut self, from: usize, to: PeerId, message: Bytes) {
+    fn send(&mut self, from: usize, to: PeerNodeId, message: Bytes) {
         self.sent_bytes += message.len() as u64;
         let (channel, to) = (to.channel(), to.index());
         if self.channels.get(&pair(from, to)) != Some(&Some(channel))

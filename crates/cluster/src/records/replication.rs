@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::changes::RecordChanges;
 use super::shared::SharedRecords;
 use super::sync::RecordSync;
-use crate::membership::PeerId;
+use crate::membership::PeerNodeId;
 use crate::requests::SendMessage;
 
 /// Bytes of messages that wait for the thread; further ones are dropped, and what they contain arrives later.
@@ -35,9 +35,9 @@ struct InputQueue {
 }
 
 enum Input {
-    Up(PeerId),
-    Down(PeerId),
-    Message(PeerId, Bytes),
+    Up(PeerNodeId),
+    Down(PeerNodeId),
+    Message(PeerNodeId, Bytes),
 }
 
 impl RecordReplication {
@@ -67,16 +67,16 @@ impl RecordReplication {
         named.spawn(move || this.run(RecordSync::new(records, changes), &send))
     }
 
-    pub fn peer_up(&self, peer: PeerId) {
+    pub fn peer_up(&self, peer: PeerNodeId) {
         self.add(Input::Up(peer));
     }
 
-    pub fn peer_down(&self, peer: PeerId) {
+    pub fn peer_down(&self, peer: PeerNodeId) {
         self.add(Input::Down(peer));
     }
 
     /// A message whose first byte is [`RECORD_MESSAGE_KIND`](super::RECORD_MESSAGE_KIND).
-    pub fn receive(&self, peer: PeerId, message: Bytes) {
+    pub fn receive(&self, peer: PeerNodeId, message: Bytes) {
         self.add(Input::Message(peer, message));
     }
 

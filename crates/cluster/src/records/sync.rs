@@ -9,7 +9,7 @@ use super::changes::{ChangedIds, RecordChanges};
 use super::message::RecordMessage;
 use super::shared::{Record, SharedRecords, SharedRecordsError};
 use super::version::RecordVersion;
-use crate::membership::PeerId;
+use crate::membership::PeerNodeId;
 
 /// Size from which on a message contains no further record. Changes of nodes and messages of clients share the channel to
 /// a node, and must not wait long for each other.
@@ -38,8 +38,8 @@ const MAX_COMPARE_INTERVAL_MS: u64 = 60_000;
 pub struct RecordSync {
     records: Arc<dyn SharedRecords>,
     changes: RecordChanges,
-    peers: BTreeMap<PeerId, PeerExchange>,
-    outgoing: VecDeque<(PeerId, Bytes)>,
+    peers: BTreeMap<PeerNodeId, PeerExchange>,
+    outgoing: VecDeque<(PeerNodeId, Bytes)>,
     last_number: u64,
 }
 
@@ -117,12 +117,12 @@ impl RecordSync {
     }
 
     /// A node can be reached. Its records are compared with those of this node.
-    pub fn peer_up(&mut self, peer: PeerId, now_ms: u64) {
+    pub fn peer_up(&mut self, peer: PeerNodeId, now_ms: u64) {
         let exchange = PeerExchange::new(self.changes.end(), now_ms);
         self.peers.insert(peer, exchange);
     }
 
-    pub fn peer_down(&mut self, peer: PeerId) {
+    pub fn peer_down(&mut self, peer: PeerNodeId) {
         self.peers.remove(&peer);
     }
 
@@ -132,7 +132,7 @@ impl RecordSync {
     }
 
     /// A message of a node, whose first byte is [`RECORD_MESSAGE_KIND`](super::RECORD_MESSAGE_KIND).
-    pub fn handle(&mut self, peer: PeerId, message: &[u8], now_ms: u64) {
+    pub fn handle(&mut self, peer: PeerNodeId, message: &[u8], now_ms: u64) {
         let Some(exchange) = self.peers.get_mut(&peer) else {
             return;
         };
@@ -150,13 +150,13 @@ impl RecordSync {
     }
 
     /// The next message to send, and to whom.
-    pub fn poll_message(&mut self) -> Option<(PeerId, Bytes)> {
+    pub fn poll_message(&mut self) -> Option<(PeerNodeId, Bytes)> {
         self.outgoing.pop_front()
     }
 
     /// Continues what is due, and returns the time of the next call.
     pub fn poll(&mut self, now_ms: u64) -> u64 {
-        let peers: Vec<PeerId> = self.peers.keys().copied().collect();
+        let peers: Vec<PeerNodeId> = self.peers.keys().copied().collect();
         let mut next_ms = now_ms + STATE_INTERVAL_MS;
         for peer in peers {
             if let Err(error) = self.push_changes(peer, now_ms) {
@@ -177,7 +177,7 @@ impl RecordSync {
     }
 
     /// Sends a summary when it is due. Returns the next time at which something is due.
-    fn keep_times(&mut self, peer: PeerId, now_ms: u64) -> Option<u64> {
+    fn keep_times(&mut self, peer: PeerNodeId, now_ms: u64) -> Option<u64> {
         let exchange = self.peers.get_mut(&peer)?;
         let is_over = |pull: &mut Pull| pull.deadline_ms <= now_ms;
         exchange.pull.take_if(is_over);
@@ -199,7 +199,7 @@ impl RecordSync {
     }
 
     /// Sends the next changes, if the previous ones are confirmed.
-    fn push_changes(&mut self, peer: PeerId, now_ms: u64) -> Result<(), SharedRecordsError> {
+    fn push_changes(&mut self, peer: PeerNodeId, now_ms: u64) -> Result<(), SharedRecordsError> {
         let Some(exchange) = self.peers.get_mut(&peer) else {
             return Ok(());
         };
@@ -249,7 +249,7 @@ impl RecordSync {
 
     fn process(
         &mut self,
-        peer: PeerId,
+        peer: PeerNodeId,
         message: RecordMessage,
         now_ms: u64,
     ) -> Result<(), SharedRecordsError> {
@@ -336,7 +336,7 @@ impl RecordSync {
     }
 
     /// Begins to compare the records with a peer whose summary differs.
-    fn compare(&mut self, peer: PeerId, root: u64, now_ms: u64) {
+    fn compare(&mut self, peer: PeerNodeId, root: u64, now_ms: u64) {
         let is_same = root == self.records.root();
         let Some(exchange) = self.peers.get_mut(&peer) else {
             return;
@@ -357,13 +357,19 @@ impl RecordSync {
     }
 
     /// The comparison that waits for this answer.
-    fn pull_of(&mut self, peer: PeerId, number: u64) -> Option<&mut Pull> {
+    fn pull_of(&mut self, peer: PeerNodeId, number: u64) -> Option<&mut Pull> {
         let pull = self.peers.get_mut(&peer)?.pull.as_mut()?;
         (pull.number == number).then_some(pull)
     }
 
     /// Asks the next question of a comparison; without one, it has ended.
-    fn continue_pull(&mut self, peer: PeerId, buckets: Vec<u16>, ids: Vec<String>, now_ms: u64) {
+    fn continue_pull(
+        &mut self,
+        peer: PeerNodeId,
+        buckets: Vec<u16>,
+        ids: Vec<String>,
+        now_ms: u64,
+    ) {
         self.last_number += 1;
         let number = self.last_number;
         let question = if !ids.is_empty() {
@@ -391,7 +397,7 @@ impl RecordSync {
 
     fn answer_versions(
         &mut self,
-        peer: PeerId,
+        peer: PeerNodeId,
         number: u64,
         buckets: &[u16],
     ) -> Result<(), SharedRecordsError> {
@@ -433,7 +439,7 @@ impl RecordSync {
         Ok(later)
     }
 
-    fn send(&mut self, peer: PeerId, message: &RecordMessage) {
+    fn send(&mut self, peer: PeerNodeId, message: &RecordMessage) {
         self.outgoing.push_back((peer, message.encode()));
     }
 }

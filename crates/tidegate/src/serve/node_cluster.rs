@@ -396,7 +396,7 @@ impl NodeCluster {
     /// Sends messages to other nodes while this one is a member.
     fn send_message(&self) -> SendMessage {
         let node = Arc::downgrade(&self.shared.node);
-        Box::new(move |peer: PeerId, message: Bytes| {
+        Box::new(move |peer: PeerNodeId, message: Bytes| {
             if let Some(node) = node.upgrade() {
                 node.send(peer, message);
             }

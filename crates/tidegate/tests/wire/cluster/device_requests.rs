@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::devices::{connected, device, login, name, product, put};
 use super::support::{Cluster, get};
-use crate::api::{Answer, send};
+use crate::api::{ApiResponse, send};
 use crate::devices::api_at;
 use crate::support::{Node, Raw, eventually, kind};
 
@@ -16,7 +16,7 @@ fn sending(node: &Node, path: String, body: Value) -> JoinHandle<(u16, Value)> {
     spawn(move || api_at(&address, "POST", &path, &body))
 }
 
-fn post(node: &Node, path: &str) -> Answer {
+fn post(node: &Node, path: &str) -> ApiResponse {
     send(node, "", "POST", &format!("/api/v1/{path}"), &Value::Null)
 }
 

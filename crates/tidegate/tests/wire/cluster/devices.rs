@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::support::{Cluster, get, reachable, status};
-use crate::api::{Answer, send, send_text};
+use crate::api::{ApiResponse, send, send_text};
 use crate::support::{Connect, Node, Raw, eventually, kind, unique};
 
 const SUCCESS: u8 = 0;
@@ -14,11 +14,11 @@ pub(super) fn name(prefix: &str) -> String {
     unique(prefix).replace('/', "-")
 }
 
-pub(super) fn put(node: &Node, path: &str, body: &Value) -> Answer {
+pub(super) fn put(node: &Node, path: &str, body: &Value) -> ApiResponse {
     send(node, "", "PUT", &format!("/api/v1/{path}"), body)
 }
 
-fn delete(node: &Node, path: &str) -> Answer {
+fn delete(node: &Node, path: &str) -> ApiResponse {
     send(node, "", "DELETE", &format!("/api/v1/{path}"), &Value::Null)
 }
 
@@ -36,7 +36,7 @@ pub(super) fn product(nodes: &[Node], product: &Value) -> String {
 }
 
 /// Writes a device with the token `token-` and its id.
-pub(super) fn device(node: &Node, id: &str, product: &str) -> Answer {
+pub(super) fn device(node: &Node, id: &str, product: &str) -> ApiResponse {
     let token = json!([{"type": "token", "token": format!("token-{id}")}]);
     let device = json!({"product": product, "credentials": token});
     put(node, &format!("devices/{id}"), &device)
@@ -65,7 +65,7 @@ fn is_accepted(node: &Node, id: &str) -> bool {
 }
 
 /// What the node says about a device.
-fn known(node: &Node, id: &str) -> Answer {
+fn known(node: &Node, id: &str) -> ApiResponse {
     get(node, &format!("/api/v1/devices/{id}"))
 }
 
