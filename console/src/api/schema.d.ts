@@ -1025,6 +1025,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/device-groups/{id}/telemetry/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["exportTelemetryOfGroup"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/device-groups/{id}/telemetry/intervals": {
         parameters: {
             query?: never;
@@ -3635,6 +3651,7 @@ export interface components {
             updated_at_ms: number | null;
             version: string;
         };
+        AttributeScope: "client" | "shared" | "server";
         AuditEntry: {
             action: string;
             actor: string;
@@ -3847,6 +3864,13 @@ export interface components {
             keys: string[];
             /** @constant */
             type: "telemetry";
+        } | {
+            device?: string | null;
+            device_group?: string | null;
+            keys: string[];
+            scope: components["schemas"]["AttributeScope"];
+            /** @constant */
+            type: "attributes";
         } | {
             device?: string | null;
             device_group?: string | null;
@@ -4181,6 +4205,7 @@ export interface components {
             issued?: components["schemas"]["IssuedCredential"][];
             last_seen_at_ms: number | null;
             name: string;
+            node?: string | null;
             parent: string | null;
             product: string;
             state: components["schemas"]["DeviceState"];
@@ -6859,6 +6884,11 @@ export interface components {
             /** @constant */
             type: "telemetry";
         } | {
+            is_truncated: boolean;
+            latest: components["schemas"]["LatestOfDevice"][];
+            /** @constant */
+            type: "attributes";
+        } | {
             devices: components["schemas"]["DeviceStatus"][];
             is_truncated: boolean;
             /** @constant */
@@ -7679,6 +7709,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["Alarm"][];
+                        missing_nodes?: string[];
                         next: string | null;
                     };
                 };
@@ -7687,7 +7718,9 @@ export interface operations {
     };
     getAlarm: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -7708,7 +7741,9 @@ export interface operations {
     };
     deleteAlarm: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -7727,7 +7762,9 @@ export interface operations {
     };
     acknowledgeAlarm: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -7748,7 +7785,9 @@ export interface operations {
     };
     clearAlarm: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -7769,7 +7808,9 @@ export interface operations {
     };
     commentAlarm: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -8619,6 +8660,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["Command"][];
+                        missing_nodes?: string[];
                         next: string | null;
                     };
                 };
@@ -8627,7 +8669,9 @@ export interface operations {
     };
     getCommand: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -8648,7 +8692,9 @@ export interface operations {
     };
     cancelCommand: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -9448,6 +9494,34 @@ export interface operations {
             };
         };
     };
+    exportTelemetryOfGroup: {
+        parameters: {
+            query?: {
+                format?: string;
+                from_ms?: number;
+                keys?: string;
+                to_ms?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/jsonl": unknown;
+                    "application/vnd.apache.parquet": unknown;
+                    "text/csv": unknown;
+                };
+            };
+        };
+    };
     aggregateTelemetryOfGroup: {
         parameters: {
             query?: {
@@ -9531,6 +9605,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["Device"][];
+                        missing_nodes?: string[];
                         next: string | null;
                     };
                 };
@@ -9658,7 +9733,9 @@ export interface operations {
     listDeviceAttributes: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "If-None-Match"?: string;
+            };
             path: {
                 id: string;
                 scope: string;
@@ -9683,7 +9760,10 @@ export interface operations {
     setDeviceAttributes: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "If-Match"?: string;
+                "If-None-Match"?: string;
+            };
             path: {
                 id: string;
                 scope: string;
@@ -9753,6 +9833,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["Command"][];
+                        missing_nodes?: string[];
                         next: string | null;
                     };
                 };
@@ -12046,7 +12127,9 @@ export interface operations {
     getNodeAlarmRules: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -12065,7 +12148,10 @@ export interface operations {
     putNodeAlarmRules: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "If-Match"?: string;
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -12088,7 +12174,9 @@ export interface operations {
     resetNodeAlarmRules: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "If-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -13693,7 +13781,9 @@ export interface operations {
     getSetting: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "If-None-Match"?: string;
+            };
             path: {
                 key: string;
             };
@@ -13714,7 +13804,10 @@ export interface operations {
     putSetting: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "If-Match"?: string;
+                "If-None-Match"?: string;
+            };
             path: {
                 key: string;
             };
@@ -13739,7 +13832,9 @@ export interface operations {
     resetSetting: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                "If-Match"?: string;
+            };
             path: {
                 key: string;
             };
