@@ -106,18 +106,18 @@ test('editing: changes of different fields are saved together without a choice',
 });
 
 test('editing: a setting that somebody else has changed meanwhile is not overwritten', async () => {
-  const setting = '/api/v1/settings/limits.max_qos';
-  const page = await open(profile, '/settings?tab=settings&setting=limits.max_qos');
+  const setting = '/api/v1/settings/limits.max_retained_messages';
+  const page = await open(profile, '/settings?tab=settings&setting=limits.max_retained_messages');
   const drawer = page.getByRole('dialog');
-  await drawer.getByLabel('New value').fill('0');
-  await node.expect('PUT', setting, { value: 1 });
+  await drawer.getByLabel('New value').fill('10');
+  await node.expect('PUT', setting, { value: 20 });
   await drawer.getByRole('button', { name: 'Change', exact: true }).click();
-  await drawer.getByRole('radio', { name: 'Yours 0' }).waitFor();
-  expect((await node.expect('GET', setting)).value).toBe(1);
-  await drawer.getByRole('radio', { name: 'Theirs 1' }).check();
+  await drawer.getByRole('radio', { name: 'Yours 10' }).waitFor();
+  expect((await node.expect('GET', setting)).value).toBe(20);
+  await drawer.getByRole('radio', { name: 'Theirs 20' }).check();
   await drawer.getByRole('button', { name: 'Save the changes of both' }).click();
   await drawer.waitFor({ state: 'hidden' });
-  expect((await node.expect('GET', setting)).value).toBe(1);
+  expect((await node.expect('GET', setting)).value).toBe(20);
   await node.expect('DELETE', setting);
   await page.close();
 });

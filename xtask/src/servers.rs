@@ -26,6 +26,8 @@ pub(crate) struct ServerPackage {
     location: ProgramLocation,
     /// With this it says something and ends well, if anything makes it do so.
     probe: Option<&'static str>,
+    /// Whether a program on the path serves as well; otherwise the tests need the version of Debian.
+    can_be_on_path: bool,
 }
 
 enum ProgramLocation {
@@ -44,6 +46,7 @@ pub(crate) const ALL: [ServerPackage; 6] = [
         program: "mariadbd",
         location: ProgramLocation::Sbin,
         probe: Some("--version"),
+        can_be_on_path: true,
     },
     ServerPackage {
         title: "PostgreSQL server",
@@ -53,6 +56,7 @@ pub(crate) const ALL: [ServerPackage; 6] = [
         program: "postgres",
         location: ProgramLocation::Versions,
         probe: Some("--version"),
+        can_be_on_path: true,
     },
     ServerPackage {
         title: "Redis server",
@@ -62,6 +66,7 @@ pub(crate) const ALL: [ServerPackage; 6] = [
         program: "redis-server",
         location: ProgramLocation::Bin,
         probe: Some("--version"),
+        can_be_on_path: true,
     },
     ServerPackage {
         title: "NATS server",
@@ -71,6 +76,8 @@ pub(crate) const ALL: [ServerPackage; 6] = [
         program: "nats-server",
         location: ProgramLocation::Sbin,
         probe: Some("--version"),
+        // One of the tests is about a version that is too old for clusters.
+        can_be_on_path: false,
     },
     ServerPackage {
         title: "mosquitto broker",
@@ -80,6 +87,7 @@ pub(crate) const ALL: [ServerPackage; 6] = [
         program: "mosquitto",
         location: ProgramLocation::Sbin,
         probe: None,
+        can_be_on_path: true,
     },
     ServerPackage {
         title: "Prometheus",
@@ -89,6 +97,7 @@ pub(crate) const ALL: [ServerPackage; 6] = [
         program: "prometheus",
         location: ProgramLocation::Bin,
         probe: Some("--version"),
+        can_be_on_path: true,
     },
 ];
 
@@ -98,10 +107,8 @@ impl ServerPackage {
         if let Some(path) = std::env::var_os(self.variable) {
             return Ok(PathBuf::from(path));
         }
-        if let Some(program) = self
-            .find_below(Path::new("/"))
-            .or_else(|| self.find_on_path())
-        {
+        let on_path = || self.find_on_path().filter(|_| self.can_be_on_path);
+        if let Some(program) = self.find_below(Path::new("/")).or_else(on_path) {
             return Ok(program);
         }
         let dir = tools.join(self.folder);

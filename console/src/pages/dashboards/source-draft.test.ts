@@ -23,13 +23,13 @@ test('a source without what it needs is incomplete', () => {
   expect(sourceOf(newSource('devices'))).toBeNull();
 });
 
-test('another type keeps the device and the keys', () => {
+test('another type keeps the device, and no keys', () => {
   const telemetry = draftOf({ type: 'telemetry', device: 'a', keys: ['t'] });
-  expect(sourceOf(withType(telemetry, 'attributes'))).toEqual({
+  expect(withType(telemetry, 'attributes')).toMatchObject({
     type: 'attributes',
     device: 'a',
     scope: 'server',
-    keys: ['t'],
+    keys: [],
   });
   const group = draftOf({ type: 'devices', device_group: 'g' });
   expect(sourceOf(withType(group, 'alarms'))).toEqual({ type: 'alarms' });

@@ -87,8 +87,8 @@ export function sourceOf({ type, device, group, product, scope, keys, names }: S
   }
 }
 
-/** The source with another type; what the other type has too is kept. */
+/** The source with another type; what the other type has too is kept. Keys of telemetry are not those of attributes. */
 export function withType(draft: SourceDraft, type: SourceType): SourceDraft {
-  const { device, group, keys, scope } = draft;
-  return { ...newSource(type, keys), scope, device, ...(type === 'alarms' ? {} : { group }) };
+  const { device, group, scope } = draft;
+  return { ...newSource(type), scope, device, ...(type === 'alarms' ? {} : { group }) };
 }

@@ -402,14 +402,15 @@ fn a_device_that_was_active_anywhere_cannot_register_again() {
     let (a, b) = (TestNode::sharing("a"), TestNode::sharing("b"));
     let secret = "0123456789abcdef";
     for node in [&a, &b] {
-        let provisioning = json!({"mode": "check_existing", "key": "k", "secret": secret});
+        let provisioning =
+            json!({"mode": "check_existing", "key": "product-key", "secret": secret});
         node.product("p", json!({"provisioning": provisioning}));
     }
     a.put(json!({"id": "d", "product": "p"}));
     exchange(&a, &b);
     let register = |node: &TestNode| {
         let request = ProvisionRequest {
-            key: "k",
+            key: "product-key",
             secret,
             device: Some("d"),
             credential: None,

@@ -65,7 +65,12 @@ fn node_config(options: &InProcessNodeOptions, data_dir: &Path) -> anyhow::Resul
         .context("target.node.data_dir: expected a path of UTF-8")?;
     let mut flags = vec![
         ("target.node.data_dir", "node.data_dir", data_dir.to_owned()),
-        ("target.broker", "listener.mqtt.bind", "off".to_owned()),
+        // A configuration needs a listener; the one in memory replaces it below.
+        (
+            "target.broker",
+            "listener.mqtt.bind",
+            "127.0.0.1:0".to_owned(),
+        ),
         ("target.broker", "listener.ws.bind", "off".to_owned()),
         ("target.broker", "http.bind", "127.0.0.1:0".to_owned()),
         ("target.broker", "log.level", LOG_LEVEL.to_owned()),
@@ -97,7 +102,7 @@ fn node_config(options: &InProcessNodeOptions, data_dir: &Path) -> anyhow::Resul
     let mut config = config::load(&sources)?;
     let mut listener = ListenerConfig::in_memory(LISTENER);
     listener.max_connections = config.broker.limits.max_connections;
-    config.broker.listeners.push(listener);
+    config.broker.listeners = vec![listener];
     Ok(config)
 }
 

@@ -1,5 +1,6 @@
 //! Requests about a device that is connected to another node than that which is asked.
 
+use std::sync::LazyLock;
 use std::thread::{JoinHandle, spawn};
 
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use super::devices::{connected, device, login, name, product, put};
 use super::support::{Cluster, get};
 use crate::api::{ApiResponse, send};
-use crate::devices::api_at;
+use crate::devices::{api_at, now_ms};
 use crate::support::{Node, Raw, eventually, kind};
 
 /// Sends a request in a thread of its own, because the answer waits for the device.
@@ -26,8 +27,14 @@ fn read(node: &Node, path: &str) -> Value {
     answer.body
 }
 
-fn report(raw: &mut Raw, ts_ms: i64, values: &Value) {
-    let row = json!({"ts": ts_ms, "values": values});
+/// A time of the last minute, since rows older than the retention are rejected. The same in all calls.
+fn time_ms(offset_ms: u64) -> u64 {
+    static BEGIN_MS: LazyLock<u64> = LazyLock::new(|| now_ms() - 60_000);
+    *BEGIN_MS + offset_ms
+}
+
+fn report(raw: &mut Raw, offset_ms: u64, values: &Value) {
+    let row = json!({"ts": time_ms(offset_ms), "values": values});
     raw.publish_qos1("v1/devices/me/telemetry", row.to_string(), 1);
 }
 
@@ -139,11 +146,11 @@ fn telemetry_of_a_device_that_has_moved_is_complete() {
                 .eq([1, 2, 3])
         });
         let newest = read(node, &format!("{path}?order=desc&rows=2"));
-        assert_eq!(newest["rows"][1]["ts_ms"], 2000);
+        assert_eq!(newest["rows"][1]["ts_ms"], time_ms(2000));
         assert_eq!(newest["is_truncated"], true);
         let latest = read(node, &format!("{path}/latest"));
         assert_eq!(latest["values"]["x"]["value"], 3);
-        assert_eq!(latest["values"]["y"]["ts_ms"], 1000);
+        assert_eq!(latest["values"]["y"]["ts_ms"], time_ms(1000));
         assert_eq!(latest["missing_nodes"], json!([]));
     }
     let deleted = send(c, "", "DELETE", &format!("/api/v1/{path}"), &Value::Null);

@@ -12,7 +12,7 @@ use crate::support::{Node, Publish, WsStream, eventually, kind, upgrade};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     now.as_millis() as u64
 }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::import_jobs::import;
-use super::{api, ask, connect, product, with_token};
+use super::{api, ask, connect, now_ms, product, with_token};
 use crate::support::Node;
 
 fn export(node: &Node, arguments: &[&str]) -> Output {
@@ -130,6 +130,7 @@ fn telemetry_of_a_group_is_exported() {
         (&json!(2101), &json!(0)),
         "{job}"
     );
+    let begin = now_ms() - 60_000;
     let with_rows = ["m-0000", "m-1001", "m-2099", "other"];
     let rows: String = (0..3)
         .flat_map(|nth| {
@@ -137,7 +138,7 @@ fn telemetry_of_a_group_is_exported() {
                 let values = json!({"n": nth, "text": "a,b\n", "other": 7});
                 format!(
                     "{}\n",
-                    json!({"device": id, "ts_ms": 1000 + nth, "values": values})
+                    json!({"device": id, "ts_ms": begin + nth, "values": values})
                 )
             })
         })
@@ -158,19 +159,19 @@ fn telemetry_of_a_group_is_exported() {
         let output = telemetry(&node, "export-group", &[&["meters", path], more].concat());
         (output, file)
     };
-    let (output, file) = save("group.csv", &["--keys", "text,n", "--to-ms", "1002"]);
+    let end = (begin + 2).to_string();
+    let (output, file) = save("group.csv", &["--keys", "text,n", "--to-ms", &end]);
     assert!(output.status.success(), "{output:?}");
     let expected: String = with_rows[..3]
         .iter()
-        .flat_map(|id| {
-            [1000, 1001].map(|ts_ms| format!("{id},{ts_ms},\"a,b\n\",{}\r\n", ts_ms - 1000))
-        })
+        .flat_map(|id| [0, 1].map(|nth| format!("{id},{},\"a,b\n\",{nth}\r\n", begin + nth)))
         .collect();
     let expected = format!("device,ts_ms,text,n\r\n{expected}");
     assert_eq!(std::fs::read_to_string(file).unwrap(), expected);
 
     // These lines can be imported: the same rows change nothing.
-    let (output, file) = save("group.jsonl", &["--from-ms", "1001"]);
+    let second = (begin + 1).to_string();
+    let (output, file) = save("group.jsonl", &["--from-ms", &second]);
     assert!(output.status.success(), "{output:?}");
     let lines = std::fs::read_to_string(file).unwrap();
     let job = import(&node, "telemetry", "application/x-ndjson", &lines);
@@ -181,7 +182,7 @@ fn telemetry_of_a_group_is_exported() {
     );
     let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     let values = json!({"n": 1, "text": "a,b\n", "other": 7});
-    let expected = json!({"device": "m-0000", "ts_ms": 1001, "values": values});
+    let expected = json!({"device": "m-0000", "ts_ms": begin + 1, "values": values});
     assert_eq!(first, expected);
 
     let unknown = "device-groups/none/telemetry/export";
