@@ -163,7 +163,7 @@ test('dashboards: states, a chart of two devices and bars are set in the editor'
   const attributes = dialog.getByRole('group', { name: 'Source 2' });
   await attributes.getByRole('combobox', { name: 'Device', exact: true }).click();
   await page.getByRole('option', { name: 'press-1' }).click();
-  await attributes.getByRole('textbox', { name: 'Keys' }).fill('hall');
+  await attributes.getByRole('combobox', { name: 'Keys' }).fill('hall');
   await dialog.getByRole('combobox', { name: 'Metrics' }).click();
   await page.getByRole('option', { name: 'connections', exact: true }).click();
   await page.keyboard.press('Escape');
