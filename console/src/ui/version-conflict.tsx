@@ -50,6 +50,9 @@ export function VersionConflict<T>({ base, mine, read, mineOver }: VersionConfli
   const readTheirs = async () => setTheirs(await read());
   const start = useRef(() => run('read', readTheirs));
   useEffect(() => void start.current(), []);
+  // It is at the end of a form, which may be longer than the screen.
+  const panel = useRef<HTMLDivElement>(null);
+  useEffect(() => void panel.current?.scrollIntoView({ block: 'nearest' }), [theirs]);
   const { value, changes } = theirs ? merge(base, mine, theirs.value, choices) : { value: mine, changes: [] };
   const conflicts = changes.filter(({ by }) => by === 'both');
   const left = conflicts.filter((change) => !choices.has(changeKey(change))).length;
@@ -59,7 +62,13 @@ export function VersionConflict<T>({ base, mine, read, mineOver }: VersionConfli
     onClick: () => theirs && void run(action, () => step(theirs)),
   });
   return (
-    <Alert color="yellow" variant="light" role="alert" title={<Trans>Somebody else changed this meanwhile</Trans>}>
+    <Alert
+      ref={panel}
+      color="yellow"
+      variant="light"
+      role="alert"
+      title={<Trans>Somebody else changed this meanwhile</Trans>}
+    >
       <Stack gap="sm" align="stretch">
         <Text size="sm">
           <Trans>Nothing was saved, and nothing is lost.</Trans>{' '}
