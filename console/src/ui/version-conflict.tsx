@@ -64,6 +64,7 @@ export function VersionConflict<T>({ base, mine, read, mineOver }: VersionConfli
   return (
     <Alert
       ref={panel}
+      className="version-conflict"
       color="yellow"
       variant="light"
       role="alert"
