@@ -108,7 +108,7 @@ pub(crate) const NAMESPACE: Parameter = parameter(
 pub(crate) const NODE: Parameter = parameter(
     "node",
     ParameterType::Text,
-    "Node of the cluster that has the object; only needed if several nodes have one with this number.",
+    "Name of the cluster node that has the object. Needed only if several nodes have an object with this number.",
 );
 pub(crate) const ID_CONTAINS: Parameter = parameter(
     "id_contains",

@@ -91,7 +91,7 @@ impl LinkMetrics {
             ),
             self.messages_sent.family(
                 "link_messages_sent_total",
-                "Messages and answers sent to peers of links by size class; files are of the class huge.",
+                "Messages and answers sent over links, by size class. Files count as huge.",
             ),
             counter(
                 "link_files_received_total",

@@ -33,7 +33,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post(DRAIN, "drainMember", drain)
             .role(Role::Admin, EndpointScope::Node)
             .tag("cluster")
-            .summary("Drain a member before it is stopped")
+            .summary("Drain a node before you stop it")
             .description(
                 "The member accepts no new clients and disconnects those that it has, `cluster.drain_rate` per second. Its durable sessions stay, \
                  and other nodes pass their clients on to it until it is stopped. Ends with the member's process.",

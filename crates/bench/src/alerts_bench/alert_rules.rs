@@ -97,7 +97,7 @@ impl AlertRule {
         (self.value)(run, before)
     }
 
-    pub(super) fn level_of(&self, value: f64) -> AlertLevel {
+    pub(super) fn alert_level_of(&self, value: f64) -> AlertLevel {
         let exceeds = |threshold: f64| match self.limit {
             AlertLimit::AtLeast => value >= threshold,
             AlertLimit::Above => value > threshold,
@@ -120,7 +120,7 @@ mod tests {
         use AlertLevel::{Critical, None, Warning};
         let levels = |name: &str, values: [f64; 4]| {
             let rule = RULES.iter().find(|rule| rule.name == name);
-            values.map(|value| rule.expect("a rule").level_of(value))
+            values.map(|value| rule.expect("a rule").alert_level_of(value))
         };
         let expected = [None, Warning, Warning, Critical];
         assert_eq!(

@@ -152,7 +152,7 @@ struct ReferenceRun {
 }
 
 /// The alerts of a run, as many as there are rules.
-struct CaseResult {
+struct AlertCaseResult {
     name: &'static str,
     run: PipelineResult,
     /// In the order of [`RULES`].
@@ -180,7 +180,7 @@ pub(crate) fn run(arguments: &AlertsArgs) -> anyhow::Result<ExitCode> {
         }
     }
     if arguments.json {
-        let all: Vec<Value> = results.iter().map(CaseResult::to_json).collect();
+        let all: Vec<Value> = results.iter().map(AlertCaseResult::to_json).collect();
         println!("{:#}", Value::Array(all));
     }
     for result in &results {
@@ -225,7 +225,7 @@ fn measure_case(
     case: &AlertCase,
     reference: &ReferenceRun,
     arguments: &AlertsArgs,
-) -> anyhow::Result<CaseResult> {
+) -> anyhow::Result<AlertCaseResult> {
     let (fault, senders_wait) = match case.fault {
         CaseFault::None => (StorageFault::None, true),
         CaseFault::RelativeOutage(part) => {
@@ -246,7 +246,7 @@ fn measure_case(
     })?;
     let values = RULES.iter().map(|rule| {
         let value = rule.value_of(&run, reference.per_s);
-        (value, rule.level_of(value))
+        (value, rule.alert_level_of(value))
     });
     let values: Vec<(f64, AlertLevel)> = values.collect();
     let unexpected = RULES.iter().zip(&values).filter_map(|(rule, (_, level))| {
@@ -254,7 +254,7 @@ fn measure_case(
         let (name, expected) = expected.find(|(name, _)| *name == rule.name)?;
         (level != expected).then_some(*name)
     });
-    Ok(CaseResult {
+    Ok(AlertCaseResult {
         name: case.name,
         unexpected: unexpected.collect(),
         values,
@@ -262,7 +262,7 @@ fn measure_case(
     })
 }
 
-impl CaseResult {
+impl AlertCaseResult {
     fn to_json(&self) -> Value {
         let mut values = Map::new();
         let mut levels = Map::new();
@@ -274,7 +274,7 @@ impl CaseResult {
     }
 }
 
-fn print(result: &CaseResult) {
+fn print(result: &AlertCaseResult) {
     println!("{}", result.name);
     for (rule, (value, level)) in RULES.iter().zip(&result.values) {
         println!(

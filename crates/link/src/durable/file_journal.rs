@@ -185,7 +185,7 @@ impl FileJournal {
     }
 
     /// Whether there are received messages that the application has not processed.
-    pub fn has_unprocessed(&self) -> bool {
+    pub fn has_unprocessed_messages(&self) -> bool {
         !self.state.unprocessed.is_empty()
     }
 
@@ -201,7 +201,7 @@ impl FileJournal {
 
     /// Whether the link has ended, and all its messages are processed.
     pub(crate) fn is_finished(&self) -> bool {
-        self.state.is_ended && !self.has_unprocessed()
+        self.state.is_ended && !self.has_unprocessed_messages()
     }
 
     /// Replaces the received numbers of a lane, after the peer has lost its state.

@@ -159,9 +159,9 @@ impl SharedLink {
     }
 
     /// Whether the journal contains messages that the application has not processed.
-    pub(crate) fn has_unprocessed(&self) -> bool {
+    pub(crate) fn has_unprocessed_messages(&self) -> bool {
         let journal = self.journal.as_ref();
-        journal.is_some_and(|journal| lock(journal).has_unprocessed())
+        journal.is_some_and(|journal| lock(journal).has_unprocessed_messages())
     }
 
     /// Begins a carrier, unless the link has ended: `begin` calls `connect` or `accept`. Returns its number.

@@ -56,8 +56,8 @@ impl LinkJournal {
         (core, journal)
     }
 
-    pub(crate) fn has_unprocessed(&self) -> bool {
-        self.file.has_unprocessed()
+    pub(crate) fn has_unprocessed_messages(&self) -> bool {
+        self.file.has_unprocessed_messages()
     }
 
     /// Whether the link has ended regularly. Its messages are still received.

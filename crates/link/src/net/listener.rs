@@ -322,7 +322,7 @@ impl LinkListener {
             let is_expired = known
                 .idle_since
                 .is_some_and(|since| now.saturating_duration_since(since) >= self.expiry)
-                && !known.shared.has_unprocessed();
+                && !known.shared.has_unprocessed_messages();
             if is_expired {
                 known.shared.discard_journal();
                 known.shared.end(LinkEnd::Expired);

@@ -19,14 +19,14 @@ use node_processes::{ClusterEnd, NodeProcesses};
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Start several nodes on this machine that act as one broker; Ctrl-C ends them
-    Up(UpArgs),
+    Up(ClusterUpArgs),
 }
 
 #[derive(Args)]
 #[command(
     after_help = "Starts the program nats-server for each node. The data and settings of the nodes stay in the directory when the command ends."
 )]
-pub(crate) struct UpArgs {
+pub(crate) struct ClusterUpArgs {
     /// Number of nodes; an odd number, so that a majority remains when nodes fail
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_NODES)))]
     nodes: u16,
@@ -52,7 +52,7 @@ impl ClusterCommand {
     }
 }
 
-impl UpArgs {
+impl ClusterUpArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         let nats_server = match self.nats_server {
             Some(program) => Some(std::path::absolute(program)?),

@@ -599,7 +599,7 @@ impl NodeCluster {
             ),
             MetricFamily::gauge(
                 "cluster_queued_bytes",
-                "Messages to other nodes that wait or are not acknowledged.",
+                "Bytes of messages to other nodes that are queued or not acknowledged yet.",
                 queued as f64,
             ),
             MetricFamily::counter(

@@ -23,7 +23,7 @@ impl Default for ConnectBudget {
 
 impl ConnectBudget {
     /// Adds what `rate` connections per second allow since the last call; `elapsed_ns` is the time of the phase.
-    pub(super) fn accrue(&mut self, elapsed_ns: u64, rate: Option<f64>, has_waiting: bool) {
+    pub(super) fn refill(&mut self, elapsed_ns: u64, rate: Option<f64>, has_waiting: bool) {
         let seconds = elapsed_ns.saturating_sub(self.updated_ns) as f64 / 1e9;
         self.updated_ns = elapsed_ns;
         let rate = rate.unwrap_or(0.0);
@@ -49,7 +49,7 @@ mod tests {
 
     /// Begins all connections that are allowed.
     fn begin(budget: &mut ConnectBudget, elapsed_ns: u64, rate: f64) -> u32 {
-        budget.accrue(elapsed_ns, Some(rate), true);
+        budget.refill(elapsed_ns, Some(rate), true);
         let mut begun = 0;
         while budget.allows(Some(rate)) {
             budget.spend();
@@ -77,7 +77,7 @@ mod tests {
         let mut budget = ConnectBudget::default();
         assert_eq!(begin(&mut budget, 0, 50.0), 1);
         for second in 1..100 {
-            budget.accrue(second * SECOND_NS, Some(50.0), false);
+            budget.refill(second * SECOND_NS, Some(50.0), false);
         }
         assert!(begin(&mut budget, 99 * SECOND_NS, 50.0) <= 1);
         // A stall is made up for, as far as it is short.

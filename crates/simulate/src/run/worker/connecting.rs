@@ -43,7 +43,7 @@ impl Worker<'_> {
         let rate = phase.connect_rate_at(elapsed_ns);
         let rate = rate.map(|rate| rate / self.access.threads as f64);
         self.connect_budget
-            .accrue(elapsed_ns, rate, !self.waiting.is_empty());
+            .refill(elapsed_ns, rate, !self.waiting.is_empty());
         while self.connecting_count < at_a_time && self.connect_budget.allows(rate) {
             let Some(device) = self.waiting.pop_front() else {
                 return;
