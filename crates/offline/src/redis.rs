@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use redis::{Client, Connection, ConnectionLike as _, IntoConnectionInfo as _, Value};
+use redis::{Client, Connection, IntoConnectionInfo as _, Value};
 use store::{BackendError, QueueBackend, QueueFetch, QueueGroup, QueuePage, QueueSummary};
 
 use crate::options::QueueBackendOptions;
@@ -146,12 +146,17 @@ impl RedisQueueBackend {
     fn exchange(&mut self, wire: &CommandBuffer) -> Result<Vec<Value>> {
         let connection =
             (self.connection.as_mut()).ok_or_else(|| BackendError::new("not connected"))?;
-        let answers = connection.req_packed_commands(&wire.bytes, 0, wire.commands);
-        let answers = answers.map_err(BackendError::new)?;
-        let answers = answers.into_iter().map(Value::extract_error);
-        answers
-            .collect::<std::result::Result<_, _>>()
-            .map_err(BackendError::new)
+        connection
+            .send_packed_command(&wire.bytes)
+            .map_err(BackendError::new)?;
+        // One by one, because the library's pipeline goes on to the next reply after one that has not arrived in time: a
+        // server that stalls would keep this thread for the time-out of each command.
+        let mut replies = Vec::with_capacity(wire.commands);
+        for _ in 0..wire.commands {
+            let reply = connection.recv_response().map_err(BackendError::new)?;
+            replies.push(reply.extract_error().map_err(BackendError::new)?);
+        }
+        Ok(replies)
     }
 
     fn put_entries(&self, group: &QueueGroup<'_>, wire: &mut CommandBuffer) {
