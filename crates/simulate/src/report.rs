@@ -297,8 +297,6 @@ fn phase_values(result: &PhaseResult, plan: &SimulationPlan) -> MetricValues {
     if counts.downloaded_files + counts.failed_downloads > 0 {
         values.set("downloaded_files", counts.downloaded_files as f64);
         values.set("failed_downloads", counts.failed_downloads as f64);
-        values.set("damaged_images", counts.damaged_images as f64);
-        values.set("downloaded_bytes", counts.downloaded_bytes as f64);
     }
     if counts.commands > 0 {
         values.set("commands", counts.commands as f64);
@@ -309,12 +307,17 @@ fn phase_values(result: &PhaseResult, plan: &SimulationPlan) -> MetricValues {
     if counts.updates > 0 {
         values.set("updates", counts.updates as f64);
     }
-    if counts.updates + counts.completed_updates + counts.failed_updates > 0 {
+    let ended_updates = counts.completed_updates + counts.failed_updates;
+    if counts.updates + ended_updates > 0 {
         values.set("completed_updates", counts.completed_updates as f64);
         values.set("failed_updates", counts.failed_updates as f64);
+        values.set_latencies("update_", &counts.update);
+    }
+    let downloads = counts.downloaded_files + counts.failed_downloads;
+    // A phase may continue a download that neither begins nor ends in it.
+    if counts.updates + ended_updates + downloads + counts.downloaded_bytes > 0 {
         values.set("damaged_images", counts.damaged_images as f64);
         values.set("downloaded_bytes", counts.downloaded_bytes as f64);
-        values.set_latencies("update_", &counts.update);
     }
     if let Some(campaign) = &result.campaign {
         values.set("campaign_succeeded", campaign.succeeded as f64);

@@ -52,7 +52,7 @@ on = [{ kind = "topic", topic = "to/{id}", answer_topic = "from/{id}", answer = 
 [verify]
 topics = ["site/+"]
 subscribers = 2
-assert = ["lost==0", "repeated==0"]
+assert = ["repeated==0"]
 
 [[phase]]
 name = "connect"
@@ -98,6 +98,12 @@ fn more_devices_than_open_files_connect_to_a_node_in_the_same_process() {
             let failures = &report["phases"][phase]["failures"];
             assert_eq!(*failures, serde_json::json!({}), "{report:#}");
         }
+        // An aborted connection may lose the messages that wait for their acknowledgement, and nothing else.
+        let lost = report["verification"]["metrics"]["lost"].as_u64().unwrap();
+        let unacknowledged: u64 = (report["phases"].as_array().unwrap().iter())
+            .filter_map(|phase| phase["metrics"]["unacknowledged"].as_u64())
+            .sum();
+        assert!(lost <= unacknowledged, "{report:#}");
     }
 }
 
