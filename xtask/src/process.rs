@@ -129,10 +129,11 @@ pub(crate) fn run_lines(
                 }
                 quiet += TICK;
                 if quiet >= silence {
+                    let threads = describe_threads(child.id());
                     kill_tree(child.id());
                     let _ = child.wait();
                     return Err(format!(
-                        "`{line_of_command}` wrote nothing for {} s and was killed",
+                        "`{line_of_command}` wrote nothing for {} s and was killed; its threads: {threads}",
                         silence.as_secs()
                     ));
                 }
@@ -144,11 +145,20 @@ pub(crate) fn run_lines(
 
 /// Kills a process and all its descendants, the deepest last started first.
 fn kill_tree(pid: u32) {
+    for pid in process_tree(pid).iter().rev() {
+        succeeds(Command::new("kill").args(["-KILL", &pid.to_string()]));
+    }
+}
+
+/// A process and all its descendants.
+fn process_tree(pid: u32) -> Vec<u32> {
     let mut pids = vec![pid];
     let mut next = 0;
     while next < pids.len() {
-        let children = format!("/proc/{0}/task/{0}/children", pids[next]);
-        if let Ok(text) = std::fs::read_to_string(children) {
+        // Children belong to the thread that started them.
+        for thread in thread_ids(pids[next]) {
+            let children = format!("/proc/{}/task/{thread}/children", pids[next]);
+            let text = std::fs::read_to_string(children).unwrap_or_default();
             pids.extend(
                 text.split_whitespace()
                     .filter_map(|pid| pid.parse::<u32>().ok()),
@@ -156,9 +166,32 @@ fn kill_tree(pid: u32) {
         }
         next += 1;
     }
-    for pid in pids.iter().rev() {
-        succeeds(Command::new("kill").args(["-KILL", &pid.to_string()]));
+    pids
+}
+
+fn thread_ids(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let names = threads
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok()).collect()
+}
+
+/// The threads of a process and its descendants, each with the kernel function it waits in. A test's thread has its name,
+/// of which the kernel keeps 15 characters: this tells which test hangs.
+fn describe_threads(pid: u32) -> String {
+    let mut threads = Vec::new();
+    for pid in process_tree(pid) {
+        for thread in thread_ids(pid) {
+            let read = |file: &str| {
+                let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}"));
+                text.unwrap_or_default().trim().to_owned()
+            };
+            threads.push(format!("{} ({})", read("comm"), read("wchan")));
+        }
     }
+    threads.join(", ")
 }
 
 /// Whether this process may install packages.
@@ -199,7 +232,9 @@ mod tests {
         let outcome = run_lines(&mut command, Duration::from_secs(1), |line| {
             seen.push(line.to_owned())
         });
-        assert!(outcome.is_err_and(|why| why.contains("wrote nothing for 1 s")));
+        let why = outcome.unwrap_err();
+        assert!(why.contains("wrote nothing for 1 s"), "{why}");
+        assert!(why.contains("sh (") && why.contains("sleep ("), "{why}");
         let pid = seen.first().expect("the shell tells the pid of its child");
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         loop {

@@ -13,8 +13,10 @@ pub(crate) struct Report {
     pub(crate) failures: Vec<String>,
     /// The tests among the failures.
     pub(crate) failed_tests: Vec<FailedTest>,
-    /// Tests that failed beside others and passed when they ran again alone.
-    unstable: Vec<FailedTest>,
+    /// Programs among the failures that ended without a result.
+    pub(crate) dead_programs: Vec<DeadProgram>,
+    /// Tests and programs that failed beside others and passed when they ran again alone.
+    unstable: Vec<String>,
     /// A line for each thing skipped, with its reason.
     pub(crate) skips: Vec<String>,
     timings: Vec<(String, Duration)>,
@@ -29,6 +31,7 @@ impl Default for Report {
             skipped: 0,
             failures: Vec::new(),
             failed_tests: Vec::new(),
+            dead_programs: Vec::new(),
             unstable: Vec::new(),
             skips: Vec::new(),
             timings: Vec::new(),
@@ -47,6 +50,21 @@ pub(crate) struct FailedTest {
 impl fmt::Display for FailedTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.program, self.name)
+    }
+}
+
+/// A test program that was killed or aborted before its result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadProgram {
+    pub(crate) program: String,
+    pub(crate) reason: String,
+    /// Tests that had passed by then.
+    pub(crate) passed: u64,
+}
+
+impl fmt::Display for DeadProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.program, self.reason)
     }
 }
 
@@ -95,6 +113,28 @@ impl Report {
         self.failed_tests.push(test);
     }
 
+    /// For the report of that program alone. What had passed before the end still counts; what had failed is not repeated
+    /// test by test, because the whole program is.
+    pub(crate) fn add_dead_program(&mut self, dead: DeadProgram) {
+        self.passed += dead.passed;
+        self.failed_tests.clear();
+        self.fail(dead.to_string());
+        self.dead_programs.push(dead);
+    }
+
+    /// A program that had ended without a result passed when it ran again: its results count, and the summary names it.
+    pub(crate) fn program_passed_again(&mut self, dead: &DeadProgram, results: Report) {
+        let line = dead.to_string();
+        let of_program = format!("{}: ", dead.program);
+        self.failures
+            .retain(|failure| !failure.starts_with(&of_program));
+        self.dead_programs.retain(|other| other != dead);
+        self.failed -= 1;
+        self.passed -= dead.passed;
+        self.append(results);
+        self.unstable.push(line);
+    }
+
     /// A test that failed passed when it ran again: it counts as passed, and the summary names it.
     pub(crate) fn passed_again(&mut self, test: FailedTest) {
         let line = test.to_string();
@@ -102,7 +142,7 @@ impl Report {
         self.failed_tests.retain(|failed| *failed != test);
         self.failed -= 1;
         self.passed += 1;
-        self.unstable.push(test);
+        self.unstable.push(line);
     }
 
     pub(crate) fn skip(&mut self, what: String) {
@@ -118,6 +158,7 @@ impl Report {
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
         self.failed_tests.extend(other.failed_tests);
+        self.dead_programs.extend(other.dead_programs);
         self.unstable.extend(other.unstable);
         self.skips.extend(other.skips);
         self.timings.extend(other.timings);
@@ -135,7 +176,7 @@ impl Report {
             println!("skipped: {skip}");
         }
         for test in &self.unstable {
-            println!("unstable: {test} failed, and passed when it ran again alone");
+            println!("unstable: {test} (failed, and passed when it ran again alone)");
         }
         for failure in &self.failures {
             println!("failed: {failure}");
@@ -188,8 +229,28 @@ mod tests {
         report.passed_again(test("a"));
         assert_eq!((report.passed, report.failed), (1, 1));
         assert_eq!(report.failures, ["tests/wire.rs: b"]);
-        assert_eq!(report.unstable, [test("a")]);
+        assert_eq!(report.unstable, ["tests/wire.rs: a"]);
         assert!(report.finish().is_err());
+    }
+
+    #[test]
+    fn a_program_that_passes_again_counts_with_all_its_tests() {
+        let mut report = Report::default();
+        let dead = DeadProgram {
+            program: "tests/wire.rs".into(),
+            reason: "killed".into(),
+            passed: 2,
+        };
+        report.add_dead_program(dead.clone());
+        assert_eq!((report.passed, report.failed), (2, 1));
+        let results = Report {
+            passed: 5,
+            ..Report::default()
+        };
+        report.program_passed_again(&dead, results);
+        assert_eq!((report.passed, report.failed), (5, 0));
+        assert_eq!(report.unstable, ["tests/wire.rs: killed"]);
+        assert!(report.finish().is_ok());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Reads the output of a test program as it appears: sums up its results, notices a program that died without saying
 //! anything, and finds tests that could not run for want of a tool.
 
-use crate::report::{FailedTest, Report};
+use crate::TaskError;
+use crate::report::{DeadProgram, FailedTest, Report};
 
 /// A test that lacks a tool writes `SKIPPED name: reason` past libtest's capture and returns; libtest counts it
 /// as passed, we do not.
@@ -83,14 +84,19 @@ impl TestOutputParser {
         ))
     }
 
-    /// A program that ended without `test result:` was killed or aborted; what passed before still counts.
-    pub(crate) fn finish(self, report: &mut Report) {
+    /// `outcome` says how the program itself ended. One that ended without `test result:` was killed or aborted.
+    pub(crate) fn finish(self, outcome: Result<(), TaskError>, report: &mut Report) {
         if !self.has_result {
-            report.passed += self.passed_tests;
-            report.fail(format!(
-                "{}: the test program died before its result",
-                self.program
-            ));
+            let reason = outcome
+                .err()
+                .unwrap_or_else(|| "the test program died before its result".to_owned());
+            report.add_dead_program(DeadProgram {
+                program: self.program,
+                reason,
+                passed: self.passed_tests,
+            });
+        } else if let Err(why) = outcome {
+            report.fail(format!("{}: {why}", self.program));
         }
     }
 }
@@ -122,7 +128,7 @@ mod tests {
             .iter()
             .filter_map(|line| parser.read_line(line, &mut report))
             .collect();
-        parser.finish(&mut report);
+        parser.finish(Ok(()), &mut report);
         (report, shown)
     }
 
@@ -160,5 +166,6 @@ mod tests {
             "thread 'b' has overflowed its stack",
         ]);
         assert_eq!((report.passed, report.failed), (1, 1));
+        assert_eq!(report.dead_programs.len(), 1);
     }
 }

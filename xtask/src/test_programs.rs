@@ -23,6 +23,7 @@ const LANES: usize = 2;
 /// So many failed tests of a run are repeated, each alone: more than these are no accident of timing. Of 3,700 tests, five were late
 /// on a shared machine that had a third of its usual speed.
 const MOST_REPEATED: usize = 6;
+const MOST_REPEATED_PROGRAMS: usize = 1;
 
 /// Programs that take minutes, the longest first: they start first, so that none of them runs alone at the end.
 const LONGEST: [&str; 4] = [
@@ -99,32 +100,43 @@ pub(crate) fn run(
             report.append(results);
         }
     });
-    repeat_failed_tests(&programs, environment, report);
+    repeat_failed_tests(&programs, filters, environment, report);
 }
 
-/// Runs the failed tests again, alone and on an idle machine, if they are few. Thousands of tests with real timers and
-/// processes share two cores here: without this, one that was late by chance would fail the whole run. The summary names
-/// such tests, because a test that does not always pass has to be corrected all the same.
-fn repeat_failed_tests(programs: &[TestProgram], environment: &Environment, report: &mut Report) {
-    let failed_tests = report.failed_tests.clone();
-    if failed_tests.len() > MOST_REPEATED {
+/// Runs the failed tests again, alone and on an idle machine, if they are few, and so the programs that ended without a
+/// result. Thousands of tests with real timers and processes share two cores here: without this, one that was late by
+/// chance would fail the whole run. The summary names such tests, because a test that does not always pass has to be
+/// corrected all the same.
+fn repeat_failed_tests(
+    programs: &[TestProgram],
+    filters: &[String],
+    environment: &Environment,
+    report: &mut Report,
+) {
+    let (failed_tests, dead_programs) = (report.failed_tests.clone(), report.dead_programs.clone());
+    if failed_tests.len() > MOST_REPEATED || dead_programs.len() > MOST_REPEATED_PROGRAMS {
         return;
     }
-    for test in failed_tests {
-        let Some(program) = programs
-            .iter()
-            .find(|program| program.title == test.program)
-        else {
-            continue;
-        };
-        println!("    again: {test}");
-        let arguments = ["--exact".to_owned(), test.name.clone()];
-        let (output, results) = program.run(&arguments, environment);
+    let run_again = |title: &str, what: &dyn std::fmt::Display, arguments: &[String]| {
+        let program = programs.iter().find(|program| program.title == title)?;
+        println!("    again: {what}");
+        let (output, results) = program.run(arguments, environment);
         for line in output {
             println!("{line}");
         }
-        if (results.passed, results.failed) == (1, 0) {
+        Some(results)
+    };
+    for test in failed_tests {
+        let arguments = ["--exact".to_owned(), test.name.clone()];
+        let results = run_again(&test.program, &test, &arguments);
+        if results.is_some_and(|results| (results.passed, results.failed) == (1, 0)) {
             report.passed_again(test);
+        }
+    }
+    for dead in dead_programs {
+        match run_again(&dead.program, &dead, filters) {
+            Some(results) if results.failed == 0 => report.program_passed_again(&dead, results),
+            _ => {}
         }
     }
 }
@@ -170,10 +182,7 @@ impl TestProgram {
                 output.extend(parser.read_line(line, &mut report));
             },
         );
-        parser.finish(&mut report);
-        if let Err(why) = ended {
-            report.fail(format!("{}: {why}", self.title));
-        }
+        parser.finish(ended.map(drop), &mut report);
         (output, report)
     }
 
