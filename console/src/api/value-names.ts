@@ -1,10 +1,10 @@
-/** Names of values that the API writes as identifiers: kinds of nodes and actions, outcomes, choices. */
+/** Names of kinds of nodes and actions, and of outcomes, which the API writes as identifiers. */
 
 import type { MessageDescriptor } from '@lingui/core';
 import { i18n } from '@lingui/core';
 import { msg } from '@lingui/core/macro';
 
-const nodeTypes: Record<string, MessageDescriptor> = {
+export const nodeTypes: Record<string, MessageDescriptor> = {
   validate: msg`validate`,
   filter: msg`filter`,
   transform: msg`transform`,
@@ -26,14 +26,14 @@ const nodeTypeTexts: Record<string, MessageDescriptor> = {
   sink: msg`passes the row to a sink`,
 };
 
-const outcomes: Record<string, MessageDescriptor> = {
+export const outcomes: Record<string, MessageDescriptor> = {
   success: msg`success`,
   failure: msg`failure`,
   true: msg`true`,
   false: msg`false`,
 };
 
-const actionKinds: Record<string, MessageDescriptor> = {
+export const actionKinds: Record<string, MessageDescriptor> = {
   republish: msg`republish`,
   console: msg`console`,
   sink: msg`sink`,

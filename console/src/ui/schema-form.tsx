@@ -18,6 +18,7 @@ import {
 import { useLingui } from '@lingui/react/macro';
 import { IconTrash } from '@tabler/icons-react';
 import type { ReactNode } from 'react';
+import { namedChoices } from '../api/choice-names';
 import { choicesOf, problemsOf, resolved, typesOf, type Schema, type SchemaScope } from '../api/json-schema';
 import type { Fields } from '../api/objects';
 import { choiceList, fieldLabel, isVariant, plain, variantName, variantStart } from '../api/schema-variants';
@@ -200,7 +201,8 @@ export function SchemaField(props: SchemaFieldProps) {
   const empty = isRequired ? undefined : emptyValue(schema, scope);
   const text = typeof value === 'string' ? value : '';
   const changeText = (next: string) => onChange(next === '' ? (isRequired ? '' : empty) : next);
-  const choices = options.options ?? choicesOf(own, scope);
+  const values = choicesOf(own, scope);
+  const choices = options.options ?? (values && namedChoices(name, values));
   const inner = { ...props, schema: own, label, description, error, empty };
   switch (options.control ?? controlOf(own, scope, name)) {
     case 'switch':
@@ -230,7 +232,8 @@ export function SchemaField(props: SchemaFieldProps) {
       const isNumeric = typesOf(items).some((type) => type === 'integer' || type === 'number');
       const change = (next: string[]) =>
         onChange(next.length === 0 && !isRequired ? empty : isNumeric ? next.map(Number) : next);
-      const data = options.options ?? choicesOf(items, scope);
+      const known = choicesOf(items, scope);
+      const data = options.options ?? (known && namedChoices(name, known));
       return data && !options.isOpen ? (
         <MultiSelect {...common} data={data} value={list} onChange={change} clearable searchable />
       ) : (
@@ -428,7 +431,19 @@ function SettingsGroup({
 }
 
 /** One of several forms, chosen by its name. */
-function Union({ schema, value, onChange, path, isRequired, context, label, description, error, empty }: NestedProps) {
+function Union({
+  name,
+  schema,
+  value,
+  onChange,
+  path,
+  isRequired,
+  context,
+  label,
+  description,
+  error,
+  empty,
+}: NestedProps) {
   const { t } = useLingui();
   const variants = (schema.oneOf ?? [])
     .map((each) => resolved(each, context.scope))
@@ -444,7 +459,7 @@ function Union({ schema, value, onChange, path, isRequired, context, label, desc
         error={current?.properties ? undefined : error}
         placeholder={t`default`}
         clearable={!isRequired}
-        data={variants.map(variantName)}
+        data={namedChoices(name, variants.map(variantName))}
         value={current ? variantName(current) : null}
         onChange={(next) => {
           const variant = variants.find((each) => variantName(each) === next);

@@ -1,5 +1,6 @@
 import { Text } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
+import { choiceName, namedChoices } from '../../api/choice-names';
 import type { Schemas } from '../../api/client';
 import { mayOnNode, useCaller } from '../../api/session';
 import type { Column } from '../../ui/data-table';
@@ -35,19 +36,12 @@ export function AclRules() {
       {
         name: 'permission',
         label: t`Permission`,
-        options: [
-          { value: 'allow', label: t`allow` },
-          { value: 'deny', label: t`deny` },
-        ],
+        options: namedChoices('permission', ['allow', 'deny']),
       },
       {
         name: 'action',
         label: t`Action`,
-        options: [
-          { value: 'all', label: t`publish and subscribe` },
-          { value: 'publish', label: t`publish` },
-          { value: 'subscribe', label: t`subscribe` },
-        ],
+        options: namedChoices('action', ['all', 'publish', 'subscribe']),
       },
       {
         name: 'topics',
@@ -99,27 +93,14 @@ export function AclRules() {
       sort: (row) => row.permission,
       cell: (row) => (
         <StateBadge health={row.enabled === false ? 'unknown' : row.permission === 'allow' ? 'good' : 'critical'}>
-          {row.enabled === false ? (
-            <Trans>not active</Trans>
-          ) : row.permission === 'allow' ? (
-            <Trans>allow</Trans>
-          ) : (
-            <Trans>deny</Trans>
-          )}
+          {row.enabled === false ? <Trans>not active</Trans> : choiceName('permission', row.permission)}
         </StateBadge>
       ),
     },
     {
       id: 'action',
       header: t`Action`,
-      cell: (row) =>
-        row.action === 'publish' ? (
-          <Trans>publish</Trans>
-        ) : row.action === 'subscribe' ? (
-          <Trans>subscribe</Trans>
-        ) : (
-          <Trans>publish and subscribe</Trans>
-        ),
+      cell: (row) => choiceName('action', row.action ?? 'all'),
     },
     {
       id: 'topics',

@@ -4,6 +4,7 @@ import { useDebouncedValue } from '@mantine/hooks';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDownload, IconSearch } from '@tabler/icons-react';
 import { useState } from 'react';
+import { choiceName } from '../../api/choice-names';
 import type { Schemas } from '../../api/client';
 import { send, useList, withQuery } from '../../api/objects';
 import { formatNumber, formatTime } from '../../format';
@@ -83,7 +84,7 @@ export default function AuditPage() {
           .join(', ') || '–',
     },
     { id: 'address', header: t`Address`, cell: (row) => <span className="mono">{row.address}</span> },
-    { id: 'role', header: t`Role`, cell: (row) => row.role ?? '–', isHidden: true },
+    { id: 'role', header: t`Role`, cell: (row) => (row.role ? choiceName('role', row.role) : '–'), isHidden: true },
     { id: 'number', header: t`Number`, align: 'right', cell: (row) => row.number, isHidden: true },
   ];
   const isFiltered = Boolean(actor || action || subject || from || to);

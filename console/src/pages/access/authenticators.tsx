@@ -31,6 +31,18 @@ export function Authenticators() {
     { every: 5_000, enabled: mayOnNode(caller, 'operator') },
   );
   const statusOf = new Map(status.rows?.map((each) => [each.id, each]));
+  const types = [
+    { value: 'jwt', label: t`JSON Web Tokens` },
+    { value: 'http', label: t`HTTP server` },
+    { value: 'mysql', label: 'MySQL, MariaDB' },
+    { value: 'postgres', label: 'PostgreSQL' },
+    { value: 'redis', label: 'Redis' },
+    { value: 'password_file', label: t`password file` },
+    { value: 'certificate', label: t`client certificates` },
+    { value: 'users', label: t`users of this node` },
+    { value: 'devices', label: t`devices of this node` },
+  ];
+  const typeNames = new Map(types.map(({ value, label }) => [value, label]));
   const kind: ObjectKind = {
     path: '/api/v1/authenticators',
     command: 'authenticators',
@@ -50,17 +62,7 @@ export function Authenticators() {
       {
         name: 'type',
         label: t`Type`,
-        options: [
-          { value: 'jwt', label: t`JSON Web Tokens` },
-          { value: 'http', label: t`HTTP server` },
-          { value: 'mysql', label: 'MySQL, MariaDB' },
-          { value: 'postgres', label: 'PostgreSQL' },
-          { value: 'redis', label: 'Redis' },
-          { value: 'password_file', label: t`password file` },
-          { value: 'certificate', label: t`client certificates` },
-          { value: 'users', label: t`users of this node` },
-          { value: 'devices', label: t`devices of this node` },
-        ],
+        options: types,
       },
       { name: 'order', label: t`Position`, help: t`Lower values are asked first.` },
       { name: 'path', label: t`Path`, help: t`Lines of USER:HASH.`, control: 'mono', isShown: isOf('password_file') },
@@ -82,7 +84,10 @@ export function Authenticators() {
       {
         name: 'from',
         label: t`Field with the token`,
-        options: ['password', 'username'],
+        options: [
+          { value: 'password', label: t`password` },
+          { value: 'username', label: t`user name` },
+        ],
         control: 'select',
         isShown: isOf('jwt'),
       },
@@ -94,7 +99,16 @@ export function Authenticators() {
         isShown: isOf('jwt'),
       },
       { name: 'url', label: t`Address`, control: 'mono', isShown: isOf('http') },
-      { name: 'method', label: t`Method`, options: ['post', 'get'], control: 'select', isShown: isOf('http') },
+      {
+        name: 'method',
+        label: t`Method`,
+        options: [
+          { value: 'post', label: 'POST' },
+          { value: 'get', label: 'GET' },
+        ],
+        control: 'select',
+        isShown: isOf('http'),
+      },
       { name: 'headers', label: t`Header fields`, control: 'pairs', isShown: isOf('http') },
       { name: 'body', label: t`Body`, control: 'pairs', isShown: isOf('http') },
       {
@@ -112,14 +126,21 @@ export function Authenticators() {
       {
         name: 'from',
         label: t`Name in the certificate`,
-        options: ['common_name', 'alternative_name'],
+        options: [
+          { value: 'common_name', label: t`common name` },
+          { value: 'alternative_name', label: t`alternative name` },
+        ],
         control: 'select',
         isShown: isOf('certificate'),
       },
       {
         name: 'as',
         label: t`The name becomes`,
-        options: ['username', 'client_id', 'both'],
+        options: [
+          { value: 'username', label: t`user name` },
+          { value: 'client_id', label: t`client id` },
+          { value: 'both', label: t`user name and client id` },
+        ],
         control: 'select',
         isShown: isOf('certificate'),
       },
@@ -155,7 +176,7 @@ export function Authenticators() {
     },
   });
   const columns: Column<Authenticator>[] = [
-    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => row.type },
+    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => typeNames.get(row.type) ?? row.type },
     {
       id: 'order',
       header: t`Position`,

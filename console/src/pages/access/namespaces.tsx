@@ -1,5 +1,6 @@
 import { Group, Input, NumberInput, Progress, Stack, Switch } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
+import { namedChoices } from '../../api/choice-names';
 import { useRead, type Schemas } from '../../api/client';
 import { objectPath, send } from '../../api/objects';
 import { useSchema } from '../../api/schemas';
@@ -45,10 +46,7 @@ export function Namespaces() {
         name: 'state',
         label: t`State`,
         help: t`The devices of a disabled namespace are disconnected, and its people and API keys are rejected.`,
-        options: [
-          { value: 'active', label: t`active` },
-          { value: 'disabled', label: t`disabled` },
-        ],
+        options: namedChoices('state', ['active', 'disabled']),
         control: 'select',
       },
       {

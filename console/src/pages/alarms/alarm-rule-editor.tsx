@@ -20,6 +20,7 @@ import {
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconTrash } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
+import { choiceName } from '../../api/choice-names';
 import { useList } from '../../api/objects';
 import { useConditionalSave, withItem, withoutItem, type ReadValue } from '../../ui/conditional-save';
 import { Confirm } from '../../ui/confirm';
@@ -486,7 +487,6 @@ function TestEditor({
 }) {
   const { t } = useLingui();
   const [text, setText] = useState(operandText(test.value));
-  const names: Record<string, string> = { silent_for: t`silent for (s)`, between: t`between`, contains: t`contains` };
   return (
     <div className="row wrap">
       <TextInput
@@ -509,7 +509,10 @@ function TestEditor({
         w={130}
         allowDeselect={false}
         value={test.is}
-        data={comparisons.map((is) => ({ value: is, label: names[is] ?? is }))}
+        data={comparisons.map((is) => ({
+          value: is,
+          label: is === 'silent_for' ? t`silent for (s)` : choiceName('is', is),
+        }))}
         onChange={(is) =>
           onChange({ ...test, is: is ?? '>', value: text === '' ? undefined : parseOperand(text, is ?? '>') })
         }

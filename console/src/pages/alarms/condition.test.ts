@@ -1,5 +1,8 @@
+import { i18n } from '@lingui/core';
 import { expect, test } from 'vitest';
 import { conditionText, flat, isComplete, nested, operandText, parseOperand, type Condition } from './condition';
+
+i18n.loadAndActivate({ locale: 'en', messages: {} });
 
 const words = { and: 'and', or: 'or' };
 const hot: Condition = { key: 'temperature', is: '>', value: 60 };
@@ -25,7 +28,7 @@ test('operands have the type that is typed', () => {
 
 test('a condition reads as one line', () => {
   const condition: Condition = { all: [hot, { any: [{ key: 'x', is: 'silent_for', value: 30 }, hot] }] };
-  expect(conditionText(condition, words)).toBe('temperature > 60 and (x silent_for 30 s or temperature > 60)');
+  expect(conditionText(condition, words)).toBe('temperature > 60 and (x silent for 30 s or temperature > 60)');
 });
 
 test('a rule without a key or operand is not complete', () => {

@@ -1,5 +1,7 @@
 /** Conditions of alarm rules: a test, or tests combined by "all" or "any"; deeper ones are edited as JSON. */
 
+import { choiceName } from '../../api/choice-names';
+
 export interface Test {
   key: string;
   is: string;
@@ -79,7 +81,7 @@ export function conditionText(condition: Condition, words: { and: string; or: st
       : Array.isArray(condition.value)
         ? condition.value.join(' … ')
         : String(condition.value);
-    return `${condition.key} ${condition.is} ${operand}${condition.is === 'silent_for' ? ' s' : ''}`;
+    return `${condition.key} ${choiceName('is', condition.is)} ${operand}${condition.is === 'silent_for' ? ' s' : ''}`;
   }
   const parts = 'all' in condition ? condition.all : condition.any;
   const texts = parts.map((part) => (isTest(part) ? conditionText(part, words) : `(${conditionText(part, words)})`));

@@ -2,6 +2,7 @@ import { Button, Group, Input, NumberInput, SegmentedControl, Select, Stack, Swi
 import { notifications as toasts } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSend } from '@tabler/icons-react';
+import { choiceName, namedChoices } from '../../api/choice-names';
 import { useChange, useRead, type Schemas } from '../../api/client';
 import { objectPath, send, useList, type ConfigurationObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
@@ -27,7 +28,6 @@ export function Notifications() {
   const { t } = useLingui();
   const caller = useCaller();
   const kind = useNotificationKind();
-  const changes = new Map(useChangeOptions().map(({ value, label }) => [value, label]));
   const status = useRead(
     ['/api/v1/notification-status'],
     (signal) => send<{ data: Schemas['NotificationStatus'][] }>('GET', '/api/v1/notification-status', { signal }),
@@ -53,7 +53,7 @@ export function Notifications() {
     {
       id: 'on',
       header: t`Changes`,
-      cell: (row) => row.on?.map((each) => changes.get(each) ?? each).join(', '),
+      cell: (row) => row.on?.map((each) => choiceName('on', each)).join(', '),
       isHidden: true,
     },
     {
@@ -98,17 +98,8 @@ export function Notifications() {
   );
 }
 
-/** Changes of alarms that can be sent, with their names. */
-function useChangeOptions() {
-  const { t } = useLingui();
-  return [
-    { value: 'raised', label: t`raised` },
-    { value: 'severity_changed', label: t`severity changed` },
-    { value: 'acknowledged', label: t`acknowledged` },
-    { value: 'cleared', label: t`cleared` },
-    { value: 'removed', label: t`removed` },
-  ];
-}
+/** Changes of alarms that can be sent. */
+const changes = ['raised', 'severity_changed', 'acknowledged', 'cleared', 'removed'] as const;
 
 function TargetName({ target }: { target: Target }) {
   if (target.sink) return <Trans>sink {target.sink}</Trans>;
@@ -119,7 +110,6 @@ function TargetName({ target }: { target: Target }) {
 function useNotificationKind(): ObjectKind {
   const { t } = useLingui();
   const severities = useSeverityOptions();
-  const changes = useChangeOptions();
   return {
     path,
     command: 'notifications',
@@ -149,7 +139,7 @@ function useNotificationKind(): ObjectKind {
         name: 'on',
         label: t`Changes`,
         help: t`Changes of alarms that are sent.`,
-        options: changes,
+        options: namedChoices('on', changes),
       },
       { name: 'products', label: t`Products`, help: t`None: alarms of all products.` },
       { name: 'types', label: t`Alarm types`, help: t`None: all types.` },

@@ -3,6 +3,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlus, IconSearch } from '@tabler/icons-react';
 import type { ReactNode } from 'react';
 import { Link, useLocation } from 'wouter';
+import { choiceName } from '../../api/choice-names';
 import type { Schemas } from '../../api/client';
 import { useList } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
@@ -165,13 +166,15 @@ function LastError({ text, atMs }: { text: string | null | undefined; atMs: numb
   );
 }
 
+const typeName = (type: string | null | undefined) => (type ? choiceName('type', type) : dash);
+
 function Sinks() {
   const { t } = useLingui();
   const definition = useChannelDefinition('sinks');
   const columns: Column<Schemas['SinkStatus']>[] = [
     { id: 'state', header: t`State`, sort: (row) => row.state, cell: (row) => <SinkStateBadge status={row} /> },
     { id: 'connector', header: t`Connector`, sort: (row) => row.connector, cell: (row) => row.connector },
-    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => row.type ?? dash },
+    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => typeName(row.type) },
     {
       id: 'queued',
       header: t`Queued`,
@@ -309,7 +312,7 @@ function Sources() {
   const columns: Column<Schemas['SourceStatus']>[] = [
     { id: 'state', header: t`State`, sort: (row) => row.state, cell: (row) => <SourceStateBadge status={row} /> },
     { id: 'connector', header: t`Connector`, sort: (row) => row.connector, cell: (row) => row.connector },
-    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => row.type ?? dash },
+    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => typeName(row.type) },
     {
       id: 'received',
       header: t`Received`,
@@ -347,7 +350,7 @@ function PullSources() {
   const definition = usePullSourceDefinition();
   const columns: Column<Schemas['PullSourceStatus']>[] = [
     { id: 'state', header: t`State`, cell: (row) => <PullStateBadge status={row} /> },
-    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => row.type || dash },
+    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => typeName(row.type) },
     {
       id: 'last',
       header: t`Last poll`,

@@ -3,6 +3,7 @@ import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconPlugConnected, IconTrash } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
+import { namedChoices } from '../../api/choice-names';
 import type { Schema, SchemaScope } from '../../api/json-schema';
 import {
   isStored,
@@ -199,7 +200,7 @@ function DrawerForm({
                 label={t`Type`}
                 required
                 error={showAll && variant === undefined ? t`Required` : false}
-                data={[...oneOf]}
+                data={namedChoices('type', oneOf)}
                 value={variant ?? null}
                 onChange={(next) => {
                   const rest = Object.fromEntries(Object.entries(values).filter(([field]) => !oneOf.includes(field)));

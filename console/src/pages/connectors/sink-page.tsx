@@ -4,6 +4,7 @@ import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { IconEdit, IconRefresh, IconTrash } from '@tabler/icons-react';
 import { useEffect, useState } from 'react';
 import { Link, useParams } from 'wouter';
+import { choiceName } from '../../api/choice-names';
 import { api, unwrap, useChange, usePages, useRead, type Schemas } from '../../api/client';
 import { mayOnNode, useCaller } from '../../api/session';
 import { formatBytes, formatDuration, formatNumber } from '../../format';
@@ -65,7 +66,7 @@ export default function SinkPage() {
       aside={<SinkStateBadge status={data} />}
       description={
         <Trans>
-          Sink of the connector {data.connector} ({data.type ?? '–'})
+          Sink of the connector {data.connector} ({data.type ? choiceName('type', data.type) : '–'})
         </Trans>
       }
       actions={

@@ -18,8 +18,8 @@ import { useUrlState } from '../../ui/url-state';
 import { isVersionConflict, VersionConflict } from '../../ui/version-conflict';
 import { DashboardContext, dashboardSource } from './card-data';
 import { CardEditor } from './card-editor';
-import { useCardKindNames } from './card-kind';
-import { bodyOf, newCard, path, placed, type Card, type CardKind, type StoredDashboard } from './dashboard';
+import { cardKinds } from './card-kind';
+import { bodyOf, newCard, path, placed, type Card, type StoredDashboard } from './dashboard';
 import './dashboards.css';
 import { Grid } from './grid';
 import { ShareLinks } from './share-links';
@@ -89,7 +89,6 @@ function Dashboard({ stored, read }: DashboardProps) {
     if (draft === null) setEdit('');
     else save.mutate({ id: draft.id, version: draft.version, body: bodyOf(draft) }, { onSuccess: onSaved });
   };
-  const kinds = Object.entries(useCardKindNames()) as [CardKind, string][];
   const add = (
     <Menu position="bottom-start">
       <Menu.Target>
@@ -98,8 +97,8 @@ function Dashboard({ stored, read }: DashboardProps) {
         </Button>
       </Menu.Target>
       <Menu.Dropdown>
-        {kinds.map(([kind, label]) => (
-          <Menu.Item key={kind} onClick={() => setEdited(newCard(shown.cards, kind))}>
+        {cardKinds().map(({ value, label }) => (
+          <Menu.Item key={value} onClick={() => setEdited(newCard(shown.cards, value))}>
             {label}
           </Menu.Item>
         ))}

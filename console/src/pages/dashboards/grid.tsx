@@ -2,7 +2,7 @@ import { ActionIcon, Tooltip } from '@mantine/core';
 import { useLingui } from '@lingui/react/macro';
 import { IconArrowsMove, IconEdit, IconTrash } from '@tabler/icons-react';
 import { useRef, type KeyboardEvent, type PointerEvent } from 'react';
-import { useCardKindNames } from './card-kind';
+import { choiceName } from '../../api/choice-names';
 import { CardView } from './card-view';
 import { columns, placed, rowPx, type Card } from './dashboard';
 
@@ -16,7 +16,6 @@ interface GridProps {
 /** Cards on 24 columns; moved and resized with the pointer, or with the arrow keys on the handles. */
 export function Grid({ cards, onChange, onEdit }: GridProps) {
   const { t } = useLingui();
-  const names = useCardKindNames();
   const grid = useRef<HTMLDivElement>(null);
   const drag = useRef<{ card: Card; cards: Card[]; x: number; y: number; isResize: boolean } | null>(null);
 
@@ -57,7 +56,7 @@ export function Grid({ cards, onChange, onEdit }: GridProps) {
   return (
     <div ref={grid} className="dashboard-grid">
       {cards.map((card) => {
-        const name = card.title || names[card.kind];
+        const name = card.title || choiceName('kind', card.kind);
         return (
           <section
             key={card.id}

@@ -1,6 +1,7 @@
 import { Text } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { Link } from 'wouter';
+import { choiceName, namedChoices } from '../../api/choice-names';
 import type { Schemas } from '../../api/client';
 import { useList, type ConfigurationObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
@@ -63,10 +64,7 @@ export function Packages() {
               name: 'type',
               label: t`Type`,
               help: t`A device has one package of each type.`,
-              options: [
-                { value: 'firmware', label: t`firmware` },
-                { value: 'software', label: t`software` },
-              ],
+              options: namedChoices('type', ['firmware', 'software']),
             },
             ...(caller.role !== null || caller.namespaces.length > 1
               ? [
@@ -108,7 +106,7 @@ export function Packages() {
         </Link>
       ),
     },
-    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => row.type ?? 'firmware' },
+    { id: 'type', header: t`Type`, sort: (row) => row.type, cell: (row) => choiceName('type', row.type ?? 'firmware') },
     {
       id: 'size',
       header: t`Size`,

@@ -1,4 +1,5 @@
 import { Trans, useLingui } from '@lingui/react/macro';
+import { namedChoices } from '../../api/choice-names';
 import { useList } from '../../api/objects';
 import { useCaller } from '../../api/session';
 import type { ObjectKind } from '../../ui/object-editor';
@@ -40,28 +41,19 @@ export function useProductKind(): ObjectKind {
         name: 'protocols',
         label: t`Protocols`,
         help: t`Topics and payloads that devices may use. None: all.`,
-        options: ['thingsboard', 'jetlinks', 'native', 'relay'],
+        options: namedChoices('protocols', ['thingsboard', 'jetlinks', 'native', 'relay']),
       },
       {
         name: 'credentials',
         label: t`Credentials`,
         help: t`How devices may log in. None: in every way.`,
-        options: [
-          { value: 'token', label: t`access token` },
-          { value: 'password', label: t`user name and password` },
-          { value: 'secure', label: t`JetLinks: secureId and secureKey` },
-          { value: 'certificate', label: t`client certificate` },
-          { value: 'jwt', label: t`signed token (JWT)` },
-        ],
+        options: namedChoices('credentials', ['token', 'password', 'secure', 'certificate', 'jwt']),
       },
       {
         name: 'unknown_keys',
         label: t`Keys that are not in the thing model`,
         help: '',
-        options: [
-          { value: 'keep', label: t`are stored` },
-          { value: 'reject', label: t`are rejected` },
-        ],
+        options: namedChoices('unknown_keys', ['keep', 'reject']),
       },
       {
         name: 'parse_numeric_text',
@@ -86,10 +78,7 @@ export function useProductKind(): ObjectKind {
         name: 'mode',
         label: t`Processing`,
         help: '',
-        options: [
-          { value: 'actor', label: t`in batches: highest throughput` },
-          { value: 'sync', label: t`at once: lowest latency` },
-        ],
+        options: namedChoices('mode', ['actor', 'sync']),
       },
       { name: 'storage', label: t`Storage`, help: t`What is stored, for how long, and which sinks receive it.` },
       { name: 'provisioning', label: t`Self-registration`, help: t`mode, key and secret with which devices register.` },

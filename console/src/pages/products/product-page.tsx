@@ -3,6 +3,7 @@ import { Trans, useLingui } from '@lingui/react/macro';
 import { IconSettings } from '@tabler/icons-react';
 import { useState } from 'react';
 import { Link, useLocation, useParams } from 'wouter';
+import { choiceName } from '../../api/choice-names';
 import { ApiError, useRead, type Schemas } from '../../api/client';
 import { isStored, objectPath, send, useObject } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
@@ -127,6 +128,9 @@ export default function ProductPage() {
   );
 }
 
+const namesOf = (field: string, values: string[] | undefined) =>
+  values?.map((value) => choiceName(field, value)).join(', ');
+
 function Overview({ product }: { product: Product }) {
   const caller = useCaller();
   const counts = useRead(
@@ -152,8 +156,8 @@ function Overview({ product }: { product: Product }) {
             [<Trans>Id</Trans>, <span className="mono">{product.id}</span>],
             [<Trans>Namespace</Trans>, product.namespace ?? 'default'],
             [<Trans>Devices</Trans>, counts.data ? formatNumber(counts.data.products[product.id] ?? 0) : '–'],
-            [<Trans>Protocols</Trans>, product.protocols?.join(', ') || all],
-            [<Trans>Credentials</Trans>, product.credentials?.join(', ') || all],
+            [<Trans>Protocols</Trans>, namesOf('protocols', product.protocols) || all],
+            [<Trans>Credentials</Trans>, namesOf('credentials', product.credentials) || all],
             [<Trans>Gateways</Trans>, product.gateway ? <Trans>yes</Trans> : <Trans>no</Trans>],
             [
               <Trans>Keys that are not in the thing model</Trans>,
@@ -190,7 +194,7 @@ function Overview({ product }: { product: Product }) {
             [<Trans>Sinks</Trans>, storage?.sinks?.join(', ') || '–'],
             [
               <Trans>Self-registration</Trans>,
-              product.provisioning ? product.provisioning.mode : <Trans>not possible</Trans>,
+              product.provisioning ? choiceName('mode', product.provisioning.mode) : <Trans>not possible</Trans>,
             ],
           ]}
         />

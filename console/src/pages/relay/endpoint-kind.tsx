@@ -1,5 +1,6 @@
 import { Trans, useLingui } from '@lingui/react/macro';
 import type { ObjectKind } from '../../ui/object-editor';
+import { namedChoices } from '../../api/choice-names';
 import { useList } from '../../api/objects';
 import { useCaller } from '../../api/session';
 import { endpointsPath } from './endpoint-address';
@@ -75,10 +76,7 @@ export function useEndpointKind(): ObjectKind {
         name: 'slow_receivers',
         label: t`Slow receivers`,
         help: t`When a receiver does not keep up.`,
-        options: [
-          { value: 'drop_oldest', label: t`lose the oldest messages` },
-          { value: 'disconnect', label: t`are disconnected` },
-        ],
+        options: namedChoices('slow_receivers', ['drop_oldest', 'disconnect']),
       },
       { name: 'max_backlog_bytes', label: t`Bytes that wait for a slow receiver`, help: '' },
       { name: 'ping_interval_s', label: t`Seconds between pings`, help: '' },

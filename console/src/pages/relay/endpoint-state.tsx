@@ -1,17 +1,11 @@
 import { Trans } from '@lingui/react/macro';
+import { choiceName } from '../../api/choice-names';
 import { StateBadge } from '../../ui/state-badge';
 import type { EndpointStatus, RelayEndpoint } from './endpoint-address';
 
 /** What receivers get; without a mode, messages in an object. */
 export function ModeName({ mode }: { mode: RelayEndpoint['mode'] | undefined }) {
-  switch (mode) {
-    case 'direct':
-      return <Trans>direct</Trans>;
-    case 'custom_header':
-      return <Trans>custom header</Trans>;
-    default:
-      return <>json</>;
-  }
+  return <>{choiceName('mode', mode ?? 'json')}</>;
 }
 
 /** Whether clients can connect. */
