@@ -6,6 +6,8 @@ import {
   Handle,
   Position,
   ReactFlow,
+  useReactFlow,
+  useStore,
   type Connection,
   type Edge,
   type Node,
@@ -14,13 +16,15 @@ import {
 import '@xyflow/react/dist/style.css';
 import { useComputedColorScheme } from '@mantine/core';
 import { useLingui } from '@lingui/react/macro';
-import { useMemo } from 'react';
+import { useEffect, useMemo } from 'react';
 import { nodeTypeName, outcomeName } from '../../api/value-names';
 import { outcomes, positions, withoutNode, withRelation, type Chain, type ChainNode, type Outcome } from './graph';
 
 type GraphNode = Node<{ node: ChainNode; isFirst: boolean }, 'chain'>;
 
 const nodeTypes = { chain: GraphNodeView };
+
+const fitOptions = { maxZoom: 1, padding: 0.15 };
 
 const edgeColour: Record<Outcome, string> = {
   success: 'var(--tg-dimmed)',
@@ -79,7 +83,7 @@ export default function ChainGraph({
         nodeTypes={nodeTypes}
         colorMode={scheme}
         fitView
-        fitViewOptions={{ maxZoom: 1, padding: 0.15 }}
+        fitViewOptions={fitOptions}
         minZoom={0.2}
         nodesDraggable={false}
         nodesConnectable={!isReadOnly}
@@ -105,11 +109,23 @@ export default function ChainGraph({
           })
         }
       >
+        <FitToSize />
         <Background />
         <Controls showInteractive={false} position="top-left" />
       </ReactFlow>
     </div>
   );
+}
+
+/** Keeps the whole chain visible when the space for it changes, such as when a phone is turned. */
+function FitToSize() {
+  const { fitView } = useReactFlow();
+  const width = useStore((state) => state.width);
+  const height = useStore((state) => state.height);
+  useEffect(() => {
+    if (width > 0 && height > 0) void fitView(fitOptions);
+  }, [fitView, width, height]);
+  return null;
 }
 
 function GraphNodeView({ data, selected }: NodeProps<GraphNode>) {
