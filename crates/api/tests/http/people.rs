@@ -1,23 +1,19 @@
 //! People: registration with invites, bans, changes of the own password and address, log out everywhere.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use api::HttpConfig;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use wall_clock::now_ms;
 
 use crate::access::{bearer, local, make_operator, send, token};
 use crate::client::HttpResponse;
 use crate::fake::{FakeState, Server};
 
 const PASSWORD: &str = "Correct-horse-1";
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    now.as_millis() as u64
-}
 
 async fn server(registration_enabled: bool) -> Server {
     let config = HttpConfig {

@@ -4,11 +4,12 @@ use std::sync::LazyLock;
 use std::thread::{JoinHandle, spawn};
 
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use super::devices::{connected, device, login, name, product, put};
 use super::support::{Cluster, get};
 use crate::api::{ApiResponse, send};
-use crate::devices::{api_at, now_ms};
+use crate::devices::api_at;
 use crate::support::{Node, Raw, eventually, kind};
 
 /// Sends a request in a thread of its own, because the answer waits for the device.

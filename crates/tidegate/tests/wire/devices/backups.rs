@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
-use super::telemetry::now_ms;
 use super::{api, ask, connect, get, with_token};
 use crate::support::{Node, eventually, external, temporary_directory};
 

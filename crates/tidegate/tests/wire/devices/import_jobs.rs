@@ -3,8 +3,8 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
-use super::telemetry::now_ms;
 use super::{api, ask, get};
 use crate::support::{Node, eventually, external};
 

@@ -25,8 +25,6 @@ mod thingsboard_rest;
 mod thingsboard_websocket;
 mod uses;
 
-pub(crate) use telemetry::now_ms;
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -3,19 +3,15 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use super::{api, connect, get, latest, product, with_token};
 use crate::support::{Node, Publish, WsStream, eventually, kind, upgrade};
 
 const DEADLINE: Duration = Duration::from_secs(10);
-
-pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    now.as_millis() as u64
-}
 
 fn metrics(node: &Node) -> String {
     let mut stream = TcpStream::connect(node.address("http")).unwrap();

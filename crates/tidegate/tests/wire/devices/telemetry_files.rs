@@ -5,9 +5,10 @@ use std::process::{Command, Output};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use super::import_jobs::import;
-use super::{api, ask, connect, now_ms, product, with_token};
+use super::{api, ask, connect, product, with_token};
 use crate::support::Node;
 
 fn export(node: &Node, arguments: &[&str]) -> Output {

@@ -1,8 +1,9 @@
 //! ThingsBoard's WebSocket API: log in with the first message, subscribe, and get what changes.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use super::{api, ask, ask_at, device, product, with_token};
 use crate::support::{Node, Stream as _, WsStream, upgrade};
@@ -59,11 +60,6 @@ fn closed(socket: &mut WsStream) -> (u16, String) {
             None => panic!("no close frame"),
         }
     }
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    now.as_millis() as u64
 }
 
 fn post(node: &Node, body: &Value) {

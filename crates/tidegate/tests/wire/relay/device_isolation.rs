@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use super::{RelayClient, ask};
 use crate::api::{own_node, send};
@@ -136,11 +137,6 @@ impl Member {
         assert_eq!(response["status"], "success", "{response}");
         response["data"].clone()
     }
-}
-
-fn now_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    u64::try_from(now.unwrap().as_millis()).unwrap()
 }
 
 struct Fleet<'a> {

@@ -1,8 +1,7 @@
 //! Bans of owners: the endpoints of their namespaces are closed until an owner may log in again.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde_json::{Value, json};
+use wall_clock::now_ms;
 
 use super::{RelayClient, ask, new_endpoint, statistics};
 use crate::api::own_node;
@@ -41,11 +40,6 @@ fn unban(node: &Node, name: &str) {
         Value::Null,
     );
     assert_eq!(status, 204, "{answer}");
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    now.as_millis() as u64
 }
 
 /// Whether a new client may use the endpoint; otherwise the refusal is the documented one, and it is returned.
