@@ -19,6 +19,7 @@ import { useLingui } from '@lingui/react/macro';
 import { IconTrash } from '@tabler/icons-react';
 import type { ReactNode } from 'react';
 import { namedChoices } from '../api/choice-names';
+import { useDescriptions } from '../api/descriptions';
 import { choicesOf, problemsOf, resolved, typesOf, type Schema, type SchemaScope } from '../api/json-schema';
 import type { Fields } from '../api/objects';
 import { choiceList, fieldLabel, isVariant, plain, variantName, variantStart } from '../api/schema-variants';
@@ -185,10 +186,11 @@ interface SchemaFieldProps {
 export function SchemaField(props: SchemaFieldProps) {
   const { name, schema, value, onChange, path, isRequired, context, options = {} } = props;
   const { t } = useLingui();
+  const translate = useDescriptions();
   const { scope } = context;
   const own = plain(schema, scope);
   const label = options.label ?? fieldLabel(name);
-  const description = options.help ?? (own.description && withCode(own.description));
+  const description = options.help ?? (own.description && withCode(translate(own.description)));
   const problem = context.problems.get(path);
   const isEmpty = value === undefined || value === null || value === '';
   const error = props.error ?? (problem !== undefined && (context.showAll || !isEmpty) ? problem : undefined);
@@ -304,7 +306,9 @@ export function SchemaField(props: SchemaFieldProps) {
       if (choices) {
         const isBoolean = typesOf(own).includes('boolean');
         const fallback = initial == null ? null : String(initial);
-        const descriptions = new Map(choiceList(own)?.map((each) => [each.value, each.description]));
+        const descriptions = new Map(
+          choiceList(own)?.map((each) => [each.value, each.description && translate(each.description)]),
+        );
         return (
           <Select
             {...common}
@@ -445,6 +449,7 @@ function Union({
   empty,
 }: NestedProps) {
   const { t } = useLingui();
+  const translate = useDescriptions();
   const variants = (schema.oneOf ?? [])
     .map((each) => resolved(each, context.scope))
     .filter((each) => typesOf(each).join() !== 'null');
@@ -470,7 +475,7 @@ function Union({
         <div className="settings-group-fields">
           {current.description && (
             <Text size="xs" c="dimmed" mb="xs">
-              {current.description}
+              {translate(current.description)}
             </Text>
           )}
           <ObjectFields schema={current} value={value as Fields} onChange={onChange} path={path} context={context} />

@@ -3,6 +3,7 @@ import { Plural, Trans } from '@lingui/react/macro';
 import type { ReactNode } from 'react';
 import { Link } from 'wouter';
 import { api, unwrap, useRead, type Schemas } from '../../api/client';
+import { useDescriptions } from '../../api/descriptions';
 import { useList, useWholeList } from '../../api/objects';
 import { formatDate, formatNumber } from '../../format';
 import { Panel } from '../../ui/page';
@@ -53,6 +54,7 @@ function useExpiring(): { rows?: { name: string; expiresMs: number }[]; error: E
 
 /** What somebody should look at: alarms, sinks that fail, limits that are almost reached, certificates that expire, damage. */
 export function Attention() {
+  const translate = useDescriptions();
   const alarms = useList<Schemas['Alarm']>(
     '/api/v1/alarms',
     { state: 'ACTIVE_UNACK' },
@@ -117,7 +119,7 @@ export function Attention() {
         </StateBadge>
       ),
       subject: <LimitLink limit={limit} />,
-      details: limit.help,
+      details: translate(limit.help),
     })),
     ...shown.map((alarm) => ({
       key: `alarm ${alarm.id}`,
@@ -211,11 +213,12 @@ export function Limits() {
 }
 
 function LimitLink({ limit: { setting, help } }: { limit: Schemas['LimitUsage'] }) {
+  const translate = useDescriptions();
   return (
     <Link
       href={`/settings?setting=${encodeURIComponent(setting)}`}
       className="link mono ellipsis"
-      title={`${setting}: ${help}`}
+      title={`${setting}: ${translate(help)}`}
     >
       {setting}
     </Link>

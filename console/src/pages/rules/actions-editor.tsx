@@ -1,6 +1,7 @@
 import { ActionIcon, Button, Menu, Stack, Text, Title, Tooltip } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconArrowDown, IconArrowUp, IconPlus, IconTrash } from '@tabler/icons-react';
+import { withoutKinds } from '../../api/descriptions';
 import type { Fields } from '../../api/objects';
 import type { Schema, SchemaScope } from '../../api/json-schema';
 import { choiceList } from '../../api/schema-variants';
@@ -25,7 +26,7 @@ export function actionSchema(action: Schema, kind: string): Schema {
     properties: Object.fromEntries(
       properties.map(([name, schema]) => [
         name,
-        { ...schema, description: schema.description?.replace(/; kinds? [\w ,]+ only\.?$/, '.') },
+        { ...schema, description: schema.description && withoutKinds(schema.description) },
       ]),
     ),
     required: required[kind] ?? [],

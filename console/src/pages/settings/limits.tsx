@@ -3,6 +3,7 @@
 import { Progress } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { Link } from 'wouter';
+import { useDescriptions } from '../../api/descriptions';
 import { useWholeList } from '../../api/objects';
 import type { Schemas } from '../../api/client';
 import { formatBytes, formatCompact, formatNumber } from '../../format';
@@ -34,6 +35,7 @@ export function LimitBar({ limit }: { limit: Limit }) {
 
 export function Limits() {
   const { t } = useLingui();
+  const translate = useDescriptions();
   const list = useWholeList<Limit>(limitsPath, { every: refreshMs });
   const columns: Column<Limit>[] = [
     {
@@ -77,7 +79,7 @@ export function Limits() {
       sort: (row) => row.limit,
       cell: (row) => (row.limit === null ? <Trans>none</Trans> : limitAmount(row, row.limit)),
     },
-    { id: 'help', header: t`Meaning`, cell: (row) => <span title={row.help}>{row.help}</span> },
+    { id: 'help', header: t`Meaning`, cell: (row) => <span title={translate(row.help)}>{translate(row.help)}</span> },
   ];
   return (
     <DataTable

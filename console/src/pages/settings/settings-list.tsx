@@ -5,6 +5,7 @@ import { IconArrowBackUp, IconSearch } from '@tabler/icons-react';
 import { useState, type FormEvent, type ReactNode } from 'react';
 import { Link, useSearchParams } from 'wouter';
 import { useChange, useRead, type Schemas } from '../../api/client';
+import { useDescriptions } from '../../api/descriptions';
 import { ifMatch, objectPath, readVersioned, send, type Versioned } from '../../api/objects';
 import { mayOnNode, useCaller } from '../../api/session';
 import { useConditionalSave, type ReadValue } from '../../ui/conditional-save';
@@ -27,6 +28,7 @@ export function useSettings() {
 /** All settings with their values and origins; some can be changed while the node runs. */
 export function SettingsList() {
   const { t } = useLingui();
+  const translate = useDescriptions();
   const [parameters] = useSearchParams();
   const [search, setSearch] = useUrlState('q');
   const [section, setSection] = useUrlState('section');
@@ -39,7 +41,7 @@ export function SettingsList() {
   const wanted = search.trim().toLowerCase();
   const rows = all?.filter(
     (setting) =>
-      (wanted === '' || setting.key.includes(wanted) || setting.help.toLowerCase().includes(wanted)) &&
+      (wanted === '' || setting.key.includes(wanted) || translate(setting.help).toLowerCase().includes(wanted)) &&
       (section === '' || setting.key.startsWith(`${section}.`)) &&
       (origin === '' || (origin === 'default') === (setting.origin === 'default')) &&
       (changeable === '' || setting.changeable),
@@ -88,7 +90,7 @@ export function SettingsList() {
       sort: (row) => (row.changeable ? 0 : 1),
       cell: (row) => (row.changeable ? <Trans>at run time</Trans> : <Trans>with a restart</Trans>),
     },
-    { id: 'help', header: t`Meaning`, cell: (row) => <span title={row.help}>{row.help}</span> },
+    { id: 'help', header: t`Meaning`, cell: (row) => <span title={translate(row.help)}>{translate(row.help)}</span> },
   ];
   const current = all?.find(({ key }) => key === opened);
   return (
@@ -175,6 +177,7 @@ const maxAgeMs = 2_000;
 /** Shows a setting as it was when it was opened, and changes it. */
 function SettingForm({ opened: newest, onClose }: { opened: Versioned<SettingInfo>; onClose: () => void }) {
   const { t } = useLingui();
+  const translate = useDescriptions();
   const [opened] = useState(newest);
   const setting = opened.value;
   const caller = useCaller();
@@ -211,7 +214,7 @@ function SettingForm({ opened: newest, onClose }: { opened: Versioned<SettingInf
   return (
     <form onSubmit={submit}>
       <Stack gap="md">
-        <Text size="sm">{setting.help}</Text>
+        <Text size="sm">{translate(setting.help)}</Text>
         <Facts
           rows={[
             [<Trans>Value</Trans>, <span className="mono">{settingText(setting.value) || '–'}</span>],
@@ -230,7 +233,7 @@ function SettingForm({ opened: newest, onClose }: { opened: Versioned<SettingInf
                   ] as [ReactNode, ReactNode],
                 ]
               : []),
-            [<Trans>Expected</Trans>, setting.expected],
+            [<Trans>Expected</Trans>, translate(setting.expected)],
             [
               <Trans>Change</Trans>,
               setting.changeable ? (
