@@ -19,15 +19,19 @@ export const normalised = (text: string) => text.trim().replace(/\s+/g, ' ');
 /** The description of an action's field without the kinds of actions that have it, because forms show the fields of one kind. */
 export const withoutKinds = (text: string) => text.replace(/; kinds? [\w ,]+ only\.?$/, '.');
 
-/** The translation of a text, also if it differs from the one of the catalogue in its values only. */
-export function translated(text: string, descriptions: Descriptions): string | undefined {
+/** The key of a text in the catalogue: the text itself, or with `#` instead of its values. */
+export function catalogueKey(text: string, descriptions: Descriptions): string | undefined {
   const key = normalised(text);
-  if (Object.hasOwn(descriptions, key)) return descriptions[key];
-  const pattern = key.replace(values, '#');
-  if (!Object.hasOwn(descriptions, pattern)) return undefined;
-  const found = key.match(values) ?? [];
+  return [key, key.replace(values, '#')].find((each) => Object.hasOwn(descriptions, each));
+}
+
+export function translated(text: string, descriptions: Descriptions): string | undefined {
+  const key = catalogueKey(text, descriptions);
+  if (key === undefined) return undefined;
+  if (key === normalised(text)) return descriptions[key];
+  const found = normalised(text).match(values) ?? [];
   let next = 0;
-  return descriptions[pattern]?.replace(/#/g, () => found[next++] ?? '');
+  return descriptions[key]?.replace(/#/g, () => found[next++] ?? '');
 }
 
 const load = () => import('../locales/descriptions.zh.json').then((module) => module.default as Descriptions);

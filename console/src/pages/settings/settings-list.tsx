@@ -41,7 +41,7 @@ export function SettingsList() {
   const wanted = search.trim().toLowerCase();
   const rows = all?.filter(
     (setting) =>
-      (wanted === '' || setting.key.includes(wanted) || translate(setting.help).toLowerCase().includes(wanted)) &&
+      (wanted === '' || `${setting.key} ${setting.help} ${translate(setting.help)}`.toLowerCase().includes(wanted)) &&
       (section === '' || setting.key.startsWith(`${section}.`)) &&
       (origin === '' || (origin === 'default') === (setting.origin === 'default')) &&
       (changeable === '' || setting.changeable),
