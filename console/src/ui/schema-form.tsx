@@ -24,6 +24,7 @@ import { choicesOf, problemsOf, resolved, typesOf, type Schema, type SchemaScope
 import type { Fields } from '../api/objects';
 import { choiceList, fieldLabel, isVariant, plain, variantName, variantStart } from '../api/schema-variants';
 import { AddEntry, FieldError, Help, JsonField, TextMap, TimeField, type InputProps } from './field-inputs';
+import { withCode } from './with-code';
 import './schema-form.css';
 
 /** An input of its own for a field that the schema describes only as text, such as the name of another object. */
@@ -376,12 +377,6 @@ function controlOf(own: Schema, scope: SchemaScope, name: string): ControlName {
   if (types.length === 0) return 'json';
   if (own.writeOnly) return 'secret';
   return multiLine.test(name) ? 'textarea' : 'text';
-}
-
-/** A description, with names of the API as code. */
-function withCode(text: string): ReactNode {
-  const parts = text.replaceAll('\n', ' ').split('`');
-  return parts.map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part));
 }
 
 function shownDefault(value: unknown): string {

@@ -10,6 +10,7 @@ import { formatBytes, formatCompact, formatNumber } from '../../format';
 import { DataTable, type Column } from '../../ui/data-table';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
+import { withCode } from '../../ui/with-code';
 
 type Limit = Schemas['LimitUsage'];
 
@@ -79,7 +80,11 @@ export function Limits() {
       sort: (row) => row.limit,
       cell: (row) => (row.limit === null ? <Trans>none</Trans> : limitAmount(row, row.limit)),
     },
-    { id: 'help', header: t`Meaning`, cell: (row) => <span title={translate(row.help)}>{translate(row.help)}</span> },
+    {
+      id: 'help',
+      header: t`Meaning`,
+      cell: (row) => <span title={translate(row.help)}>{withCode(translate(row.help))}</span>,
+    },
   ];
   return (
     <DataTable

@@ -15,6 +15,7 @@ import { ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { VersionConflict } from '../../ui/version-conflict';
+import { withCode } from '../../ui/with-code';
 import { operandProblem, parseSetting, settingText } from './setting-value';
 
 export type SettingInfo = Schemas['SettingInfo'];
@@ -90,7 +91,11 @@ export function SettingsList() {
       sort: (row) => (row.changeable ? 0 : 1),
       cell: (row) => (row.changeable ? <Trans>at run time</Trans> : <Trans>with a restart</Trans>),
     },
-    { id: 'help', header: t`Meaning`, cell: (row) => <span title={translate(row.help)}>{translate(row.help)}</span> },
+    {
+      id: 'help',
+      header: t`Meaning`,
+      cell: (row) => <span title={translate(row.help)}>{withCode(translate(row.help))}</span>,
+    },
   ];
   const current = all?.find(({ key }) => key === opened);
   return (
@@ -214,7 +219,7 @@ function SettingForm({ opened: newest, onClose }: { opened: Versioned<SettingInf
   return (
     <form onSubmit={submit}>
       <Stack gap="md">
-        <Text size="sm">{translate(setting.help)}</Text>
+        <Text size="sm">{withCode(translate(setting.help))}</Text>
         <Facts
           rows={[
             [<Trans>Value</Trans>, <span className="mono">{settingText(setting.value) || '–'}</span>],
