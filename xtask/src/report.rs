@@ -14,7 +14,7 @@ pub(crate) struct Report {
     /// The tests among the failures.
     pub(crate) failed_tests: Vec<FailedTest>,
     /// Programs among the failures that ended without a result.
-    pub(crate) dead_programs: Vec<DeadProgram>,
+    pub(crate) aborted_programs: Vec<AbortedProgram>,
     /// Tests and programs that failed beside others and passed when they ran again alone.
     unstable: Vec<String>,
     /// A line for each thing skipped, with its reason.
@@ -31,7 +31,7 @@ impl Default for Report {
             skipped: 0,
             failures: Vec::new(),
             failed_tests: Vec::new(),
-            dead_programs: Vec::new(),
+            aborted_programs: Vec::new(),
             unstable: Vec::new(),
             skips: Vec::new(),
             timings: Vec::new(),
@@ -55,14 +55,14 @@ impl fmt::Display for FailedTest {
 
 /// A test program that was killed or aborted before its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DeadProgram {
+pub(crate) struct AbortedProgram {
     pub(crate) program: String,
     pub(crate) reason: String,
     /// Tests that had passed by then.
     pub(crate) passed: u64,
 }
 
-impl fmt::Display for DeadProgram {
+impl fmt::Display for AbortedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.program, self.reason)
     }
@@ -113,24 +113,24 @@ impl Report {
         self.failed_tests.push(test);
     }
 
-    /// For the report of that program alone. What had passed before the end still counts; what had failed is not repeated
-    /// test by test, because the whole program is.
-    pub(crate) fn add_dead_program(&mut self, dead: DeadProgram) {
-        self.passed += dead.passed;
+    /// `self` is the report of that program alone. Tests that had passed before the end count. Those that had failed are
+    /// not repeated one by one, because the whole program is.
+    pub(crate) fn add_aborted_program(&mut self, aborted: AbortedProgram) {
+        self.passed += aborted.passed;
         self.failed_tests.clear();
-        self.fail(dead.to_string());
-        self.dead_programs.push(dead);
+        self.fail(aborted.to_string());
+        self.aborted_programs.push(aborted);
     }
 
     /// A program that had ended without a result passed when it ran again: its results count, and the summary names it.
-    pub(crate) fn program_passed_again(&mut self, dead: &DeadProgram, results: Report) {
-        let line = dead.to_string();
-        let of_program = format!("{}: ", dead.program);
+    pub(crate) fn program_passed_again(&mut self, aborted: &AbortedProgram, results: Report) {
+        let line = aborted.to_string();
+        let of_program = format!("{}: ", aborted.program);
         self.failures
             .retain(|failure| !failure.starts_with(&of_program));
-        self.dead_programs.retain(|other| other != dead);
+        self.aborted_programs.retain(|other| other != aborted);
         self.failed -= 1;
-        self.passed -= dead.passed;
+        self.passed -= aborted.passed;
         self.append(results);
         self.unstable.push(line);
     }
@@ -158,7 +158,7 @@ impl Report {
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
         self.failed_tests.extend(other.failed_tests);
-        self.dead_programs.extend(other.dead_programs);
+        self.aborted_programs.extend(other.aborted_programs);
         self.unstable.extend(other.unstable);
         self.skips.extend(other.skips);
         self.timings.extend(other.timings);
@@ -234,20 +234,20 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_passes_again_counts_with_all_its_tests() {
+    fn a_program_that_passes_again_counts_as_passed_and_is_named() {
         let mut report = Report::default();
-        let dead = DeadProgram {
+        let aborted = AbortedProgram {
             program: "tests/wire.rs".into(),
             reason: "killed".into(),
             passed: 2,
         };
-        report.add_dead_program(dead.clone());
+        report.add_aborted_program(aborted.clone());
         assert_eq!((report.passed, report.failed), (2, 1));
         let results = Report {
             passed: 5,
             ..Report::default()
         };
-        report.program_passed_again(&dead, results);
+        report.program_passed_again(&aborted, results);
         assert_eq!((report.passed, report.failed), (5, 0));
         assert_eq!(report.unstable, ["tests/wire.rs: killed"]);
         assert!(report.finish().is_ok());

@@ -2,7 +2,7 @@
 //! anything, and finds tests that could not run for want of a tool.
 
 use crate::TaskError;
-use crate::report::{DeadProgram, FailedTest, Report};
+use crate::report::{AbortedProgram, FailedTest, Report};
 
 /// A test that lacks a tool writes `SKIPPED name: reason` past libtest's capture and returns; libtest counts it
 /// as passed, we do not.
@@ -90,7 +90,7 @@ impl TestOutputParser {
             let reason = outcome
                 .err()
                 .unwrap_or_else(|| "the test program died before its result".to_owned());
-            report.add_dead_program(DeadProgram {
+            report.add_aborted_program(AbortedProgram {
                 program: self.program,
                 reason,
                 passed: self.passed_tests,
@@ -166,6 +166,6 @@ mod tests {
             "thread 'b' has overflowed its stack",
         ]);
         assert_eq!((report.passed, report.failed), (1, 1));
-        assert_eq!(report.dead_programs.len(), 1);
+        assert_eq!(report.aborted_programs.len(), 1);
     }
 }

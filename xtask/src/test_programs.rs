@@ -23,6 +23,7 @@ const LANES: usize = 2;
 /// So many failed tests of a run are repeated, each alone: more than these are no accident of timing. Of 3,700 tests, five were late
 /// on a shared machine that had a third of its usual speed.
 const MOST_REPEATED: usize = 6;
+/// The same for programs that ended without a result; each is repeated whole, which takes up to minutes.
 const MOST_REPEATED_PROGRAMS: usize = 1;
 
 /// Programs that take minutes, the longest first: they start first, so that none of them runs alone at the end.
@@ -100,21 +101,21 @@ pub(crate) fn run(
             report.append(results);
         }
     });
-    repeat_failed_tests(&programs, filters, environment, report);
+    repeat_failures(&programs, filters, environment, report);
 }
 
-/// Runs the failed tests again, alone and on an idle machine, if they are few, and so the programs that ended without a
-/// result. Thousands of tests with real timers and processes share two cores here: without this, one that was late by
+/// Runs failed tests, and programs that ended without a result, again if they are few, one at a time. Thousands of tests with real timers and processes share two cores here: without this, one that was late by
 /// chance would fail the whole run. The summary names such tests, because a test that does not always pass has to be
 /// corrected all the same.
-fn repeat_failed_tests(
+fn repeat_failures(
     programs: &[TestProgram],
     filters: &[String],
     environment: &Environment,
     report: &mut Report,
 ) {
-    let (failed_tests, dead_programs) = (report.failed_tests.clone(), report.dead_programs.clone());
-    if failed_tests.len() > MOST_REPEATED || dead_programs.len() > MOST_REPEATED_PROGRAMS {
+    let (failed_tests, aborted_programs) =
+        (report.failed_tests.clone(), report.aborted_programs.clone());
+    if failed_tests.len() > MOST_REPEATED || aborted_programs.len() > MOST_REPEATED_PROGRAMS {
         return;
     }
     let run_again = |title: &str, what: &dyn std::fmt::Display, arguments: &[String]| {
@@ -133,9 +134,9 @@ fn repeat_failed_tests(
             report.passed_again(test);
         }
     }
-    for dead in dead_programs {
-        match run_again(&dead.program, &dead, filters) {
-            Some(results) if results.failed == 0 => report.program_passed_again(&dead, results),
+    for aborted in aborted_programs {
+        match run_again(&aborted.program, &aborted, filters) {
+            Some(results) if results.failed == 0 => report.program_passed_again(&aborted, results),
             _ => {}
         }
     }

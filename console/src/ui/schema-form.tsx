@@ -23,8 +23,8 @@ import { useDescriptions } from '../api/descriptions';
 import { choicesOf, problemsOf, resolved, typesOf, type Schema, type SchemaScope } from '../api/json-schema';
 import type { Fields } from '../api/objects';
 import { choiceList, fieldLabel, isVariant, plain, variantName, variantStart } from '../api/schema-variants';
+import { withCode } from './description';
 import { AddEntry, FieldError, Help, JsonField, TextMap, TimeField, type InputProps } from './field-inputs';
-import { withCode } from './with-code';
 import './schema-form.css';
 
 /** An input of its own for a field that the schema describes only as text, such as the name of another object. */

@@ -294,7 +294,8 @@ fn phase_values(result: &PhaseResult, plan: &SimulationPlan) -> MetricValues {
     values.set("answers", counts.answers as f64);
     values.set("failed_answers", counts.failed_answers as f64);
     values.set("unanswered", counts.unanswered as f64);
-    if counts.downloaded_files + counts.failed_downloads > 0 {
+    let downloads = counts.downloaded_files + counts.failed_downloads;
+    if downloads > 0 {
         values.set("downloaded_files", counts.downloaded_files as f64);
         values.set("failed_downloads", counts.failed_downloads as f64);
     }
@@ -313,7 +314,6 @@ fn phase_values(result: &PhaseResult, plan: &SimulationPlan) -> MetricValues {
         values.set("failed_updates", counts.failed_updates as f64);
         values.set_latencies("update_", &counts.update);
     }
-    let downloads = counts.downloaded_files + counts.failed_downloads;
     // A phase may continue a download that neither begins nor ends in it.
     if counts.updates + ended_updates + downloads + counts.downloaded_bytes > 0 {
         values.set("damaged_images", counts.damaged_images as f64);

@@ -3,14 +3,13 @@
 import { Progress } from '@mantine/core';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { Link } from 'wouter';
-import { useDescriptions } from '../../api/descriptions';
 import { useWholeList } from '../../api/objects';
 import type { Schemas } from '../../api/client';
 import { formatBytes, formatCompact, formatNumber } from '../../format';
 import { DataTable, type Column } from '../../ui/data-table';
+import { Description } from '../../ui/description';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState } from '../../ui/states';
-import { withCode } from '../../ui/with-code';
 
 type Limit = Schemas['LimitUsage'];
 
@@ -36,7 +35,6 @@ export function LimitBar({ limit }: { limit: Limit }) {
 
 export function Limits() {
   const { t } = useLingui();
-  const translate = useDescriptions();
   const list = useWholeList<Limit>(limitsPath, { every: refreshMs });
   const columns: Column<Limit>[] = [
     {
@@ -80,11 +78,7 @@ export function Limits() {
       sort: (row) => row.limit,
       cell: (row) => (row.limit === null ? <Trans>none</Trans> : limitAmount(row, row.limit)),
     },
-    {
-      id: 'help',
-      header: t`Meaning`,
-      cell: (row) => <span title={translate(row.help)}>{withCode(translate(row.help))}</span>,
-    },
+    { id: 'help', header: t`Meaning`, cell: (row) => <Description text={row.help} /> },
   ];
   return (
     <DataTable

@@ -10,12 +10,12 @@ import { ifMatch, objectPath, readVersioned, send, type Versioned } from '../../
 import { mayOnNode, useCaller } from '../../api/session';
 import { useConditionalSave, type ReadValue } from '../../ui/conditional-save';
 import { DataTable, type Column } from '../../ui/data-table';
+import { Description, withCode } from '../../ui/description';
 import { Facts } from '../../ui/page';
 import { ShowCall } from '../../ui/show-call';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { VersionConflict } from '../../ui/version-conflict';
-import { withCode } from '../../ui/with-code';
 import { operandProblem, parseSetting, settingText } from './setting-value';
 
 export type SettingInfo = Schemas['SettingInfo'];
@@ -91,11 +91,7 @@ export function SettingsList() {
       sort: (row) => (row.changeable ? 0 : 1),
       cell: (row) => (row.changeable ? <Trans>at run time</Trans> : <Trans>with a restart</Trans>),
     },
-    {
-      id: 'help',
-      header: t`Meaning`,
-      cell: (row) => <span title={translate(row.help)}>{withCode(translate(row.help))}</span>,
-    },
+    { id: 'help', header: t`Meaning`, cell: (row) => <Description text={row.help} /> },
   ];
   const current = all?.find(({ key }) => key === opened);
   return (

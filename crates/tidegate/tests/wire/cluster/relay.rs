@@ -101,7 +101,7 @@ fn alerts_of_a_device_reach_the_connections_at_all_nodes() {
     assert_eq!(device.expect_json()["type"], "identified");
     let mut page = RelayClient::join(&cluster.nodes[2], &id);
     device.send_text(r#"{"t":81}"#);
-    // Messages and alerts cross nodes on different ways, so that either may be first.
+    // Nodes send each other messages and alerts separately, so either may arrive first.
     let mut texts = [page.expect_text(), page.expect_text()];
     texts.sort_unstable_by_key(|text| text.contains("alert"));
     let [message, alert_there] = texts;
