@@ -122,25 +122,27 @@ test('operations: devices are imported from a file, with the lines that were rej
 });
 
 test('operations: the telemetry of a device group is exported', async () => {
+  await node.expect('POST', '/api/v1/products', { id: 'tank' });
+  for (const id of ['tank-1', 'tank-2']) await node.expect('POST', '/api/v1/devices', { id, product: 'tank' });
   const now = Date.now();
   const row = (device: string, ago: number) =>
     JSON.stringify({ device, ts_ms: now - ago, values: { level: ago, other: 1 } });
-  const lines = [row('meter-1', 2_000), row('meter-1', 1_000), row('meter-2', 3_000)];
+  const lines = [row('tank-1', 2_000), row('tank-1', 1_000), row('tank-2', 3_000)];
   await node.sendLines('/api/v1/imports?kind=telemetry', lines);
-  await node.expect('PUT', '/api/v1/device-groups/meters', { product: 'meter' });
-  const page = await open(profile, '/telemetry?group=meters&keys=level');
+  await node.expect('PUT', '/api/v1/device-groups/tanks', { product: 'tank' });
+  const page = await open(profile, '/telemetry?group=tanks&keys=level');
   await page.locator('canvas').first().waitFor();
   await page.getByRole('button', { name: 'Export' }).click();
   const downloaded = page.waitForEvent('download');
-  await page.getByRole('menuitem', { name: 'meters, CSV' }).click();
+  await page.getByRole('menuitem', { name: 'tanks, CSV' }).click();
   const file = await downloaded;
-  expect(file.suggestedFilename()).toBe('meters.csv');
-  const expected = ['device,ts_ms,level', ...[2_000, 1_000].map((ago) => `meter-1,${now - ago},${ago}`)];
-  expect((await textOf(file)).split('\r\n')).toEqual([...expected, `meter-2,${now - 3_000},3000`, '']);
+  expect(file.suggestedFilename()).toBe('tanks.csv');
+  const expected = ['device,ts_ms,level', ...[2_000, 1_000].map((ago) => `tank-1,${now - ago},${ago}`)];
+  expect((await textOf(file)).split('\r\n')).toEqual([...expected, `tank-2,${now - 3_000},3000`, '']);
   await page.getByRole('button', { name: 'Export' }).click();
   const parquet = page.waitForEvent('download');
-  await page.getByRole('menuitem', { name: 'meters, Parquet' }).click();
-  expect((await parquet).suggestedFilename()).toBe('meters.parquet');
+  await page.getByRole('menuitem', { name: 'tanks, Parquet' }).click();
+  expect((await parquet).suggestedFilename()).toBe('tanks.parquet');
   await page.close();
 });
 
@@ -213,8 +215,9 @@ test('operations: pages say what a role does not permit', async () => {
     expectNone(await accessibilityProblems(page));
     await page.close();
   }
+  await node.expect('POST', '/api/v1/devices', { id: 'meter-9', name: 'Meter 9', product: 'meter' });
   const devices = await open(viewer, '/devices');
-  await devices.getByRole('link', { name: 'Meter 1' }).waitFor();
+  await devices.getByRole('link', { name: 'Meter 9' }).waitFor();
   expect(await devices.getByRole('button', { name: 'Add a device' }).count()).toBe(0);
   await viewer.close();
 
@@ -222,7 +225,7 @@ test('operations: pages say what a role does not permit', async () => {
   const live = await open(member, '/live');
   await live.getByText('your roles are in namespaces').waitFor();
   await live.goto('/devices');
-  await live.getByRole('link', { name: 'Meter 1' }).waitFor();
+  await live.getByRole('link', { name: 'Meter 9' }).waitFor();
   await live.getByRole('button', { name: 'Add a device' }).first().waitFor();
   await member.close();
 });

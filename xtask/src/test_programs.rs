@@ -1,7 +1,7 @@
 //! The test programs of the workspace: one cargo command builds all of them, then several run at a time. Most tests wait
 //! for sockets, servers and timers, so one program at a time leaves cores idle.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
@@ -25,6 +25,9 @@ const LANES: usize = 2;
 const MOST_REPEATED: usize = 6;
 /// The same for programs that ended without a result; each is repeated whole, which takes up to minutes.
 const MOST_REPEATED_PROGRAMS: usize = 1;
+/// So many of the last lines of a program with failures are printed again before these are repeated: who sees only the end of a
+/// long run, as in many CI systems, sees how a test failed that passed later.
+const MOST_LINES_AGAIN: usize = 60;
 
 /// Programs that take minutes, the longest first: they start first, so that none of them runs alone at the end.
 const LONGEST: [&str; 4] = [
@@ -79,6 +82,7 @@ pub(crate) fn run(
 ) {
     let queue = Mutex::new(VecDeque::from_iter(&programs));
     let (sender, results) = mpsc::channel();
+    let mut failed_outputs = BTreeMap::new();
     std::thread::scope(|scope| {
         for _ in 0..LANES {
             let sender = sender.clone();
@@ -87,20 +91,27 @@ pub(crate) fn run(
                 loop {
                     let next = queue.lock().expect("no lane panics").pop_front();
                     let Some(program) = next else { return };
-                    let result = program.run(filters, environment);
-                    sender.send(result).expect("the report is written below");
+                    let (output, results) = program.run(filters, environment);
+                    sender
+                        .send((&program.title, output, results))
+                        .expect("the report is written below");
                 }
             });
         }
         drop(sender);
-        for (output, results) in results {
+        for (title, output, results) in results {
             // Whole, so that the output of one program is not mixed with that of another.
-            for line in output {
-                println!("{line}");
+            print_lines(&output);
+            if results.failed > 0 {
+                failed_outputs.insert(title, output);
             }
             report.append(results);
         }
     });
+    for output in failed_outputs.values() {
+        println!("    the end of a program with failures, again:");
+        print_lines(&output[output.len().saturating_sub(MOST_LINES_AGAIN)..]);
+    }
     repeat_failures(&programs, filters, environment, report);
 }
 
@@ -122,9 +133,7 @@ fn repeat_failures(
         let program = programs.iter().find(|program| program.title == title)?;
         println!("    again: {what}");
         let (output, results) = program.run(arguments, environment);
-        for line in output {
-            println!("{line}");
-        }
+        print_lines(&output);
         Some(results)
     };
     for test in failed_tests {
@@ -139,6 +148,12 @@ fn repeat_failures(
             Some(results) if results.failed == 0 => report.program_passed_again(&aborted, results),
             _ => {}
         }
+    }
+}
+
+fn print_lines(lines: &[String]) {
+    for line in lines {
+        println!("{line}");
     }
 }
 
