@@ -23,11 +23,13 @@ pub(crate) enum MergedAnswer {
     Rows(MergedRows),
     /// All numbers are added.
     Sum,
+    /// Those of this node, with the devices online at all nodes.
+    DeviceCounts,
     /// Of each key, the latest value.
     LatestValues,
     /// Rows of telemetry by their times.
     TelemetryRows,
-    /// Intervals of telemetry.
+    /// Intervals of telemetry. Parameters are in the query, or in the body.
     Intervals,
     /// The answer of this node, if all nodes have executed the request.
     Executed,

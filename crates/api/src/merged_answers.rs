@@ -53,6 +53,16 @@ fn add(sum: &mut Value, value: Value) {
     }
 }
 
+/// The counts of the first node, which has all devices, with those that are online at all nodes.
+pub(crate) fn device_counts(answers: Vec<NodeAnswer>) -> Value {
+    let online = answers.iter().map(|answer| answer.body["online"].as_u64());
+    let online: u64 = online.flatten().sum();
+    let first = answers.into_iter().next();
+    let mut counts = first.map_or(Value::Null, |first| first.body);
+    counts["online"] = online.into();
+    counts
+}
+
 /// The latest value of each key.
 pub(crate) fn latest_values(answers: Vec<NodeAnswer>) -> Value {
     let mut merged = Value::Null;
@@ -181,6 +191,13 @@ mod tests {
             (times(&merged), &merged["is_truncated"]),
             (vec![6, 5, 4], &json!(true))
         );
+    }
+
+    #[test]
+    fn devices_online_at_all_nodes_are_counted() {
+        let of = |node: &str, online: u64| answer(node, json!({"devices": 5, "online": online}));
+        let counts = device_counts(vec![of("a", 2), of("b", 1)]);
+        assert_eq!(counts, json!({"devices": 5, "online": 3}));
     }
 
     #[test]

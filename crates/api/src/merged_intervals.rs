@@ -4,10 +4,12 @@
 //! `first` and `last` are those of one of the parts, because the times of these values are not known.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 use series::Aggregate;
+
+use axum::body::Bytes;
 
 use crate::merged_answers::NodeAnswer;
 use crate::query_parameters::QueryParameters;
@@ -16,10 +18,13 @@ pub(crate) struct MergedIntervals {
     functions: Vec<Aggregate>,
     /// All values of a key are one interval, which begins at the first value of a node.
     is_open: bool,
+    /// The parameters are members of the body, not of the query.
+    pub(crate) is_in_body: bool,
 }
 
 impl MergedIntervals {
-    pub(crate) fn new(query: &QueryParameters) -> Self {
+    /// Of a request whose parameters are in its path.
+    pub(crate) fn of_parameters(query: &QueryParameters) -> Self {
         let functions = query.text_value("functions").unwrap_or("avg").split(',');
         let is_absent = |name: &str| query.text_value(name).is_none();
         Self {
@@ -27,7 +32,33 @@ impl MergedIntervals {
             is_open: ["from_ms", "interval", "interval_ms"]
                 .into_iter()
                 .all(is_absent),
+            is_in_body: false,
         }
+    }
+
+    /// Of a request whose parameters are members of its body; also returns the body to send to each node. `None`: the body
+    /// is invalid.
+    pub(crate) fn of_body(body: &[u8]) -> Option<(Self, Bytes)> {
+        let mut query: Value = serde_json::from_slice(body).ok()?;
+        let names = query.get("functions").and_then(Value::as_array);
+        let names = names.into_iter().flatten();
+        let mut functions: Vec<Aggregate> = names
+            .map(|name| Aggregate::from_name(name.as_str()?))
+            .collect::<Option<_>>()?;
+        if functions.is_empty() {
+            functions.push(Aggregate::Avg);
+        }
+        let merged = Self {
+            functions,
+            // The begin is required.
+            is_open: false,
+            is_in_body: true,
+        };
+        query.as_object_mut()?.insert(
+            "functions".to_owned(),
+            merged.functions().split(',').collect(),
+        );
+        Some((merged, query.to_string().into()))
     }
 
     /// The functions to ask each node for, separated by commas.
@@ -43,8 +74,9 @@ impl MergedIntervals {
     }
 
     pub(crate) fn merge(&self, answers: Vec<NodeAnswer>) -> Value {
-        // In the order of the keys in the answers.
-        let mut keys: Vec<(String, BTreeMap<i64, Value>)> = Vec::new();
+        // In the order of the devices and keys in the answers.
+        let mut series: Vec<BTreeMap<i64, Value>> = Vec::new();
+        let mut places = HashMap::new();
         for mut answer in answers {
             let Value::Array(rows) = answer.body["data"].take() else {
                 continue;
@@ -53,14 +85,13 @@ impl MergedIntervals {
                 let (Some(key), Some(ts_ms)) = (row["key"].as_str(), row["ts_ms"].as_i64()) else {
                     continue;
                 };
-                let at = match keys.iter().position(|(known, _)| known == key) {
-                    Some(at) => at,
-                    None => {
-                        keys.push((key.to_owned(), BTreeMap::new()));
-                        keys.len() - 1
-                    }
-                };
-                let intervals = &mut keys[at].1;
+                // `None`: all devices, merged.
+                let device = row["device"].as_str().map(str::to_owned);
+                let at = *places.entry((device, key.to_owned())).or_insert_with(|| {
+                    series.push(BTreeMap::new());
+                    series.len() - 1
+                });
+                let intervals = &mut series[at];
                 let known = match self.is_open {
                     true => intervals.pop_first(),
                     false => intervals.remove(&ts_ms).map(|known| (ts_ms, known)),
@@ -72,7 +103,7 @@ impl MergedIntervals {
                 intervals.insert(ts_ms, row);
             }
         }
-        let rows = keys.into_iter().flat_map(|(_, intervals)| intervals);
+        let rows = series.into_iter().flatten();
         let rows = rows.map(|(ts_ms, mut row)| {
             row["ts_ms"] = ts_ms.into();
             let all = row["values"].take();
@@ -141,7 +172,7 @@ mod tests {
 
     fn intervals(query: &str) -> MergedIntervals {
         let uri = format!("/x?{query}").parse().unwrap();
-        MergedIntervals::new(&QueryParameters::read(&uri, &KNOWN).unwrap())
+        MergedIntervals::of_parameters(&QueryParameters::read(&uri, &KNOWN).unwrap())
     }
 
     fn answer(rows: &[(i64, Value)]) -> NodeAnswer {
@@ -185,6 +216,46 @@ mod tests {
         assert_eq!(times, [0, 10, 20]);
         assert_eq!(rows[0]["values"], json!({"avg": 2.0, "min": 1, "max": 3}));
         assert_eq!(rows[1]["values"], json!({"avg": 7.0, "min": 5, "max": 8}));
+    }
+
+    #[test]
+    fn intervals_of_several_devices_are_combined() {
+        let query = json!({"devices": ["d", "e"], "keys": ["t"], "from_ms": 0, "interval_ms": 10});
+        let (merged, body) = MergedIntervals::of_body(query.to_string().as_bytes()).unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["functions"], json!(["avg", "count", "sum"]));
+        assert_eq!(body["devices"], query["devices"]);
+        let row = |device: Option<&str>, ts_ms: i64, value: f64| {
+            json!({"device": device, "key": "t", "ts_ms": ts_ms,
+                "values": {"avg": value, "count": 1, "sum": value}})
+        };
+        let answer = |rows: Value| NodeAnswer {
+            node: "a".to_owned(),
+            body: json!({"data": rows}),
+        };
+        let combined = merged.merge(vec![
+            answer(json!([row(Some("d"), 0, 1.0), row(Some("e"), 0, 5.0)])),
+            answer(json!([row(Some("d"), 0, 3.0), row(Some("d"), 10, 7.0)])),
+        ]);
+        let rows = combined["data"].as_array().unwrap().iter();
+        let rows: Vec<_> = rows
+            .map(|row| json!([row["device"], row["ts_ms"], row["values"]]))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                json!(["d", 0, {"avg": 2.0}]),
+                json!(["d", 10, {"avg": 7.0}]),
+                json!(["e", 0, {"avg": 5.0}]),
+            ]
+        );
+        let combined = merged.merge(vec![
+            answer(json!([row(None, 0, 1.0)])),
+            answer(json!([row(None, 0, 2.0)])),
+        ]);
+        assert_eq!(combined["data"][0]["values"]["avg"], 1.5);
+        assert!(MergedIntervals::of_body(br#"{"functions": ["mode"]}"#).is_none());
+        assert!(MergedIntervals::of_body(b"[]").is_none());
     }
 
     #[test]

@@ -281,6 +281,7 @@ async fn execute_at(
 async fn execute_everywhere(
     app: &Arc<ApiState>,
     cluster: &dyn ClusterBackend,
+    body: &Bytes,
     call_of: impl Fn(&str) -> Option<NodeCall>,
 ) -> Vec<(String, Result<(CallAnswer, Bytes), String>)> {
     let mut nodes = vec![cluster.node().to_owned()];
@@ -288,10 +289,9 @@ async fn execute_everywhere(
     let calls = nodes.into_iter().filter_map(|node| {
         let call = call_of(&node)?;
         Some(async move {
-            let body = Bytes::new();
             let answer = match node == cluster.node() {
-                true => execute_here(app, &call, body).await,
-                false => execute_at(cluster, &node, &call, &body).await,
+                true => execute_here(app, &call, body.clone()).await,
+                false => execute_at(cluster, &node, &call, body).await,
             };
             if let Err(reason) = &answer {
                 tracing::debug!(node, reason, "another node of the cluster did not answer");
@@ -350,20 +350,15 @@ pub(crate) async fn execute(
             }
         }
         EndpointPlace::AllNodes(answer) => {
-            let merged = merge_all(app, cluster, answer, endpoint, &call).await?;
+            let body = whole_body(body, "all nodes").await?;
+            let merged = merge_all(app, cluster, answer, endpoint, &call, body).await?;
             return Ok(CallOutcome::Answered(merged));
         }
     };
     let Some(node) = node.filter(|node| node != cluster.node()) else {
         return Ok(CallOutcome::NotExecuted(body));
     };
-    let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await;
-    let body = body.map_err(|_| {
-        let detail = format!(
-            "The body did not arrive whole, or exceeds {MAX_BODY_BYTES} bytes. Send it to the node {node:?}, which has the object."
-        );
-        ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
-    })?;
+    let body = whole_body(body, &format!("the node {node:?}")).await?;
     let answer = execute_at(cluster, &node, &call, &body).await;
     let answer = answer.map_err(|reason| {
         ProblemDetails::unavailable(format!(
@@ -371,6 +366,17 @@ pub(crate) async fn execute(
         ))
     })?;
     Ok(CallOutcome::Answered(to_response(answer)?))
+}
+
+/// The body of a request that is passed on to other nodes.
+async fn whole_body(body: Body, recipient: &str) -> Result<Bytes, ProblemDetails> {
+    let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await;
+    body.map_err(|_| {
+        let detail = format!(
+            "The body did not arrive whole, or exceeds {MAX_BODY_BYTES} bytes, which is the limit of a request that is executed by {recipient}."
+        );
+        ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    })
 }
 
 impl NodeCall {
@@ -505,9 +511,14 @@ async fn node_of_object(
     reading: &NodeCall,
 ) -> Result<Option<String>, ProblemDetails> {
     let (mut holders, mut missing) = (Vec::new(), Vec::new());
-    for (node, answer) in execute_everywhere(app, cluster, |_| Some(reading.clone())).await {
+    let mut bodies = Vec::new();
+    let call_of = |_: &str| Some(reading.clone());
+    for (node, answer) in execute_everywhere(app, cluster, &Bytes::new(), call_of).await {
         match answer {
-            Ok((answer, _)) if answer.status == 200 => holders.push(node),
+            Ok((answer, body)) if answer.status == 200 => {
+                holders.push(node);
+                bodies.push(body);
+            }
             Ok(_) => {}
             Err(_) => missing.push(node),
         }
@@ -519,11 +530,35 @@ async fn node_of_object(
             "No node that answers has this object; no answer of: {}.",
             missing.join(", ")
         ))),
+        several if let Some(holder) = holder_of_moving(several, &bodies) => Ok(Some(holder)),
         several => Err(ProblemDetails::conflict(format!(
             "Several nodes have an object with this number: {}. Name one of them with the parameter node.",
             several.join(", ")
         ))),
     }
+}
+
+/// A command that moves from one node to another is at both for a moment. Returns the node that has done more with it, or
+/// `None` if the nodes have different objects.
+fn holder_of_moving(holders: &[String], bodies: &[Bytes]) -> Option<String> {
+    let bodies: Option<Vec<Value>> = bodies
+        .iter()
+        .map(|body| serde_json::from_slice(body).ok())
+        .collect();
+    let bodies = bodies?;
+    let identity = |body: &Value| {
+        Some((
+            body.get("device")?.clone(),
+            body.get("created_at_ms")?.clone(),
+        ))
+    };
+    let first = identity(bodies.first()?)?;
+    let is_same = bodies
+        .iter()
+        .all(|body| identity(body).as_ref() == Some(&first));
+    let with_holders = bodies.iter().zip(holders);
+    let latest = with_holders.max_by_key(|(body, _)| body["attempts"].as_u64());
+    latest.filter(|_| is_same).map(|(_, holder)| holder.clone())
 }
 
 /// The answers of all nodes as one.
@@ -533,6 +568,7 @@ async fn merge_all(
     merged: MergedAnswer,
     endpoint: &Endpoint,
     call: &NodeCall,
+    mut body: Bytes,
 ) -> Result<Response, ProblemDetails> {
     let query = call.query(endpoint)?;
     let pages = match merged {
@@ -540,22 +576,27 @@ async fn merge_all(
         _ => None,
     };
     let intervals = match merged {
-        MergedAnswer::Intervals => Some(MergedIntervals::new(&query)),
+        MergedAnswer::Intervals if body.is_empty() => Some(MergedIntervals::of_parameters(&query)),
+        // An invalid body is answered by this node.
+        MergedAnswer::Intervals => MergedIntervals::of_body(&body).map(|(intervals, changed)| {
+            body = changed;
+            intervals
+        }),
         _ => None,
     };
     let call_of = |node: &str| match (&pages, &intervals) {
         (Some(pages), _) => {
             Some(call.with_parameter(AFTER.name, pages.cursor_of(node)?.as_deref()))
         }
-        (None, Some(intervals)) => {
+        (None, Some(intervals)) if !intervals.is_in_body => {
             Some(call.with_parameter("functions", Some(&intervals.functions())))
         }
-        (None, None) => Some(call.clone()),
+        (None, _) => Some(call.clone()),
     };
     let mut answers = Vec::new();
     let mut missing_nodes = Vec::new();
     let mut executed = None;
-    for (node, answer) in execute_everywhere(app, cluster, call_of).await {
+    for (node, answer) in execute_everywhere(app, cluster, &body, call_of).await {
         let is_own = node == cluster.node();
         match answer {
             Ok((answer, body)) if answer.status == 200 => {
@@ -588,6 +629,7 @@ async fn merge_all(
         (None, Some(intervals)) => intervals.merge(answers),
         (None, None) => match merged {
             MergedAnswer::LatestValues => merged_answers::latest_values(answers),
+            MergedAnswer::DeviceCounts => merged_answers::device_counts(answers),
             MergedAnswer::TelemetryRows => merged_answers::telemetry_rows(answers, &query),
             _ => merged_answers::add_numbers(answers),
         },
@@ -630,6 +672,22 @@ mod tests {
                 "{uri}"
             );
         }
+    }
+
+    #[test]
+    fn a_command_that_moves_is_at_one_node() {
+        let body = |device: &str, created_at_ms: u64, attempts: u32| {
+            let body = serde_json::json!({"device": device, "created_at_ms": created_at_ms, "attempts": attempts});
+            Bytes::from(body.to_string())
+        };
+        let holders = ["a".to_owned(), "b".to_owned()];
+        let of = |one, other| holder_of_moving(&holders, &[one, other]);
+        assert_eq!(of(body("d", 1, 1), body("d", 1, 0)).as_deref(), Some("a"));
+        assert_eq!(of(body("d", 1, 0), body("d", 1, 1)).as_deref(), Some("b"));
+        assert_eq!(of(body("d", 1, 0), body("e", 1, 0)), None);
+        assert_eq!(of(body("d", 1, 0), body("d", 2, 0)), None);
+        // Alarms have no such fields.
+        assert_eq!(of(Bytes::from("{}"), Bytes::from("{}")), None);
     }
 
     #[test]

@@ -153,6 +153,11 @@ impl NodeRequests {
         self.state().peers.keys().cloned().collect()
     }
 
+    /// Whether any other node can be reached.
+    pub fn has_reachable(&self) -> bool {
+        !self.state().peers.is_empty()
+    }
+
     pub fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
         self.state().peers.insert(node.clone(), peer);
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::{
-    PeerNodeId, Record, RecordChanges, RecordDigests, RecordSync, RecordVersion, SharedRecords,
-    SharedRecordsError, record_bucket,
+    DEVICE_RECORDS_KIND, PeerNodeId, Record, RecordChanges, RecordDigests, RecordSync,
+    RecordVersion, SharedRecords, SharedRecordsError, record_bucket,
 };
 
 struct Random(u64);
@@ -234,7 +234,7 @@ impl Simulation {
             records.state().context.push(node as u8);
             let changes = RecordChanges::default();
             simulation.nodes.push(SimulatedNode {
-                sync: RecordSync::new(records.clone(), changes.clone()),
+                sync: RecordSync::new(DEVICE_RECORDS_KIND, records.clone(), changes.clone()),
                 records,
                 changes,
                 skew_ms: 0,
@@ -294,7 +294,11 @@ impl Simulation {
         self.isolate(node);
         let restarted = &mut self.nodes[node];
         restarted.changes = RecordChanges::default();
-        restarted.sync = RecordSync::new(restarted.records.clone(), restarted.changes.clone());
+        restarted.sync = RecordSync::new(
+            DEVICE_RECORDS_KIND,
+            restarted.records.clone(),
+            restarted.changes.clone(),
+        );
         restarted.due_ms = 0;
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             self.connect(node, other);

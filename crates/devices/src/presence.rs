@@ -391,6 +391,16 @@ impl DeviceStates {
         slot.is_some_and(|slot| slot.flags.load(Relaxed) & IS_ONLINE != 0)
     }
 
+    /// The same for the device with this id; reads the disk only if it may be online.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn is_id_online(&self, id: &str) -> Result<bool, RegistryError> {
+        let registry = &self.inner.registry;
+        let found = registry.number_with_id(id, |no| self.is_online(no))?;
+        Ok(found.is_some())
+    }
+
     /// Whether the device was ever connected or active; may read the disk.
     pub fn was_seen(&self, no: DeviceNo) -> Result<bool, RegistryError> {
         let slot = self.slot(no);

@@ -20,6 +20,7 @@ use crate::device_service::{
     DeviceCounts, DeviceQuery, DeviceService, DeviceServiceError, DeviceView, VersionedDevice,
 };
 use crate::endpoint::{Endpoint, EndpointScope, SchemaFn, delete, get, post, put};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::node_calls;
 use crate::objects::Preconditions;
 use crate::problem_details::{ApiResult, ProblemDetails};
@@ -92,6 +93,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/device-counts", "countDevices", counts)
             .role(Role::Viewer, EndpointScope::Node)
             .tag("devices")
+            .place(EndpointPlace::AllNodes(MergedAnswer::DeviceCounts))
             .summary("Count devices")
             .response::<DeviceCounts>(200, "Now."),
         one(get("/api/v1/devices/{id}", "getDevice", read))

@@ -151,6 +151,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             EndpointScope::object(BackendObjectKind::DeviceGroup, "id"),
         )
         .tag("telemetry")
+        .place(EndpointPlace::AllNodes(MergedAnswer::Intervals))
         .path_parameter("id", "The group's id, percent-encoded.")
         .summary("Aggregate telemetry of a device group")
         .parameters(&[
@@ -170,6 +171,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/telemetry/query", "queryTelemetry", query_group)
             .role(Role::Viewer, EndpointScope::Selected)
             .tag("telemetry")
+            .place(EndpointPlace::AllNodes(MergedAnswer::Intervals))
             .summary("Aggregate telemetry of several devices")
             .problem_response(404, "One of the devices, or the group, does not exist.")
             .request_body::<IntervalsQueryInput>()

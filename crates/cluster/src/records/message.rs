@@ -3,7 +3,7 @@
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
-//! | 0 | 1 | 66 |
+//! | 0 | 1 | which records: 66 devices, 67 attributes of devices |
 //! | 1 | 1 | what it is, see [`RecordMessage`] in the order of its variants, from 1 |
 //! | 2 | 8 | number of a question, which its answer repeats; 0 without an answer |
 //! | 10 | | the fields |
@@ -14,9 +14,11 @@ use super::digests::RECORD_BUCKETS;
 use super::shared::Record;
 use super::version::RecordVersion;
 
-/// First byte of the messages between nodes that belong to [`RecordSync`](super::RecordSync). Versions that do not know
-/// it ignore them, because it is larger than [`FIRST_REQUEST_KIND`](crate::FIRST_REQUEST_KIND).
-pub const RECORD_MESSAGE_KIND: u8 = 66;
+/// First byte of the messages between nodes that belong to the [`RecordSync`](super::RecordSync) of devices. Versions that
+/// do not know it ignore them, because it is larger than [`FIRST_REQUEST_KIND`](crate::FIRST_REQUEST_KIND).
+pub const DEVICE_RECORDS_KIND: u8 = 66;
+/// The same for the attributes of devices.
+pub const ATTRIBUTE_RECORDS_KIND: u8 = 67;
 
 const STATE: u8 = 1;
 const CHANGES: u8 = 2;
@@ -78,8 +80,8 @@ pub(super) enum RecordMessage {
 struct Writer(Vec<u8>);
 
 impl Writer {
-    fn new(what: u8, number: u64) -> Self {
-        let mut writer = Self(vec![RECORD_MESSAGE_KIND, what]);
+    fn new(kind: u8, what: u8, number: u64) -> Self {
+        let mut writer = Self(vec![kind, what]);
         writer.u64(number);
         writer
     }
@@ -165,11 +167,12 @@ impl Reader<'_> {
 }
 
 impl RecordMessage {
-    pub(super) fn encode(&self) -> Bytes {
+    /// `kind` is the first byte.
+    pub(super) fn encode(&self, kind: u8) -> Bytes {
         let mut out;
         match self {
             Self::State { root, context } => {
-                out = Writer::new(STATE, 0);
+                out = Writer::new(kind, STATE, 0);
                 out.u64(*root);
                 out.bytes(context);
             }
@@ -178,19 +181,19 @@ impl RecordMessage {
                 context,
                 records,
             } => {
-                out = Writer::new(CHANGES, *number);
+                out = Writer::new(kind, CHANGES, *number);
                 out.bytes(context);
                 out.records(records);
             }
-            Self::Confirmation { number } => out = Writer::new(CONFIRMATION, *number),
-            Self::GetDigests { number } => out = Writer::new(GET_DIGESTS, *number),
+            Self::Confirmation { number } => out = Writer::new(kind, CONFIRMATION, *number),
+            Self::GetDigests { number } => out = Writer::new(kind, GET_DIGESTS, *number),
             Self::Digests { number, digests } => {
-                out = Writer::new(DIGESTS, *number);
+                out = Writer::new(kind, DIGESTS, *number);
                 out.u32(digests.len());
                 digests.iter().for_each(|digest| out.u64(*digest));
             }
             Self::GetVersions { number, buckets } => {
-                out = Writer::new(GET_VERSIONS, *number);
+                out = Writer::new(kind, GET_VERSIONS, *number);
                 out.u32(buckets.len());
                 let buckets = buckets.iter().flat_map(|bucket| bucket.to_le_bytes());
                 out.0.extend(buckets);
@@ -200,7 +203,7 @@ impl RecordMessage {
                 buckets,
                 versions,
             } => {
-                out = Writer::new(VERSIONS, *number);
+                out = Writer::new(kind, VERSIONS, *number);
                 out.u32(*buckets as usize);
                 out.u32(versions.len());
                 for (id, version) in versions {
@@ -209,7 +212,7 @@ impl RecordMessage {
                 }
             }
             Self::GetRecords { number, ids } => {
-                out = Writer::new(GET_RECORDS, *number);
+                out = Writer::new(kind, GET_RECORDS, *number);
                 out.u32(ids.len());
                 ids.iter().for_each(|id| out.bytes(id.as_bytes()));
             }
@@ -219,7 +222,7 @@ impl RecordMessage {
                 context,
                 records,
             } => {
-                out = Writer::new(RECORDS, *number);
+                out = Writer::new(kind, RECORDS, *number);
                 out.u32(*ids as usize);
                 out.bytes(context);
                 out.records(records);
@@ -228,12 +231,10 @@ impl RecordMessage {
         out.0.into()
     }
 
-    /// `None`: the message is damaged, or of a later version.
+    /// The caller has looked at the first byte. `None`: the message is damaged, or of a later version.
     pub(super) fn decode(message: &[u8]) -> Option<Self> {
         let mut input = Reader(message);
-        let [RECORD_MESSAGE_KIND, what] = input.array()? else {
-            return None;
-        };
+        let [_, what] = input.array()?;
         let number = input.u64()?;
         Some(match what {
             STATE => Self::State {
@@ -336,7 +337,7 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written() {
         for message in messages() {
-            let bytes = message.encode();
+            let bytes = message.encode(DEVICE_RECORDS_KIND);
             assert_eq!(RecordMessage::decode(&bytes).as_ref(), Some(&message));
         }
     }
@@ -344,7 +345,7 @@ mod tests {
     #[test]
     fn damaged_messages_are_rejected() {
         for message in messages() {
-            let bytes = message.encode();
+            let bytes = message.encode(DEVICE_RECORDS_KIND);
             let needed = match message {
                 RecordMessage::Confirmation { .. } | RecordMessage::GetDigests { .. } => continue,
                 _ => bytes.len(),
@@ -358,7 +359,7 @@ mod tests {
             number: 1,
             ids: Vec::new(),
         }
-        .encode()
+        .encode(DEVICE_RECORDS_KIND)
         .to_vec();
         bytes[10..14].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(RecordMessage::decode(&bytes), None);

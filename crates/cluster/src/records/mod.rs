@@ -1,4 +1,4 @@
-//! Records that all nodes have, such as registered devices: many, small, and changed at any node.
+//! Records that all nodes have, such as registered devices and their attributes: many, small, and changed at any node.
 //!
 //! - A change is stored by the node that makes it, and then sent to all others, many changes in one message.
 //! - Nodes that meet compare digests of all records, and fetch what the other one has in a later version. They do so
@@ -15,7 +15,7 @@ mod version;
 
 pub use changes::RecordChanges;
 pub use digests::{RECORD_BUCKETS, RecordDigests, record_bucket};
-pub use message::RECORD_MESSAGE_KIND;
+pub use message::{ATTRIBUTE_RECORDS_KIND, DEVICE_RECORDS_KIND};
 pub use replication::RecordReplication;
 pub use shared::{Record, SharedRecords, SharedRecordsError};
 pub use sync::RecordSync;

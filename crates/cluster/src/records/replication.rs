@@ -20,8 +20,8 @@ const MAX_QUEUED_BYTES: usize = 64 << 20;
 ///
 /// The owner reports reachable nodes and received messages to [`peer_up`](Self::peer_up),
 /// [`peer_down`](Self::peer_down) and [`receive`](Self::receive), in order; these never block and send nothing themselves.
-#[derive(Default)]
 pub struct RecordReplication {
+    kind: u8,
     queue: Mutex<InputQueue>,
     arrival: Condvar,
 }
@@ -41,8 +41,13 @@ enum Input {
 }
 
 impl RecordReplication {
-    pub fn new() -> Arc<Self> {
-        Arc::default()
+    /// `kind` is the first byte of the messages, such as [`DEVICE_RECORDS_KIND`](super::DEVICE_RECORDS_KIND).
+    pub fn new(kind: u8) -> Arc<Self> {
+        Arc::new(Self {
+            kind,
+            queue: Mutex::default(),
+            arrival: Condvar::new(),
+        })
     }
 
     /// Exchanges records from now on, until [`stop`](Self::stop). To be called once.
@@ -64,7 +69,7 @@ impl RecordReplication {
         }));
         let this = self.clone();
         let named = std::thread::Builder::new().name("cluster-records".to_owned());
-        named.spawn(move || this.run(RecordSync::new(records, changes), &send))
+        named.spawn(move || this.run(RecordSync::new(this.kind, records, changes), &send))
     }
 
     pub fn peer_up(&self, peer: PeerNodeId) {
@@ -75,7 +80,7 @@ impl RecordReplication {
         self.add(Input::Down(peer));
     }
 
-    /// A message whose first byte is [`RECORD_MESSAGE_KIND`](super::RECORD_MESSAGE_KIND).
+    /// A message with the first byte of this exchange.
     pub fn receive(&self, peer: PeerNodeId, message: Bytes) {
         self.add(Input::Message(peer, message));
     }

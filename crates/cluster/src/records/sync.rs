@@ -36,6 +36,7 @@ const MAX_COMPARE_INTERVAL_MS: u64 = 60_000;
 /// At most one message with changes and one question are on their way to each node, so that a slow node bounds what is
 /// sent to it, and nothing else.
 pub struct RecordSync {
+    kind: u8,
     records: Arc<dyn SharedRecords>,
     changes: RecordChanges,
     peers: BTreeMap<PeerNodeId, PeerExchange>,
@@ -106,8 +107,10 @@ impl PeerExchange {
 }
 
 impl RecordSync {
-    pub fn new(records: Arc<dyn SharedRecords>, changes: RecordChanges) -> Self {
+    /// `kind` is the first byte of the messages.
+    pub fn new(kind: u8, records: Arc<dyn SharedRecords>, changes: RecordChanges) -> Self {
         Self {
+            kind,
             records,
             changes,
             peers: BTreeMap::new(),
@@ -131,7 +134,7 @@ impl RecordSync {
         self.changes.set_confirmed(None);
     }
 
-    /// A message of a node, whose first byte is [`RECORD_MESSAGE_KIND`](super::RECORD_MESSAGE_KIND).
+    /// A message of a node with the first byte of this exchange.
     pub fn handle(&mut self, peer: PeerNodeId, message: &[u8], now_ms: u64) {
         let Some(exchange) = self.peers.get_mut(&peer) else {
             return;
@@ -187,7 +190,7 @@ impl RecordSync {
                 root: self.records.root(),
                 context: self.records.context(),
             };
-            self.outgoing.push_back((peer, state.encode()));
+            self.outgoing.push_back((peer, state.encode(self.kind)));
         }
         let times = [
             Some(exchange.state_due_ms),
@@ -236,7 +239,7 @@ impl RecordSync {
                 context: self.records.context(),
                 records,
             };
-            self.outgoing.push_back((peer, changes.encode()));
+            self.outgoing.push_back((peer, changes.encode(self.kind)));
             exchange.push = Some(Push {
                 number: self.last_number,
                 end,
@@ -440,7 +443,7 @@ impl RecordSync {
     }
 
     fn send(&mut self, peer: PeerNodeId, message: &RecordMessage) {
-        self.outgoing.push_back((peer, message.encode()));
+        self.outgoing.push_back((peer, message.encode(self.kind)));
     }
 }
 

@@ -94,22 +94,39 @@ impl CommandStore {
         Ok(found.flatten())
     }
 
-    /// Writes a command. `next`: the number of the next command, if this one is new.
-    pub(super) fn put(&self, command: &Command, next: Option<u64>) -> Result<(), StoreError> {
+    /// Writes a new command that is open. `next`: the number of the next command, if this node has given the number.
+    pub(super) fn put_new(&self, command: &Command, next: Option<u64>) -> Result<(), StoreError> {
         let mut batch = self.tables.batch()?;
+        self.write(&mut batch, command)?;
+        batch.put(&self.index, &open_key(command.id), b"")?;
+        if let Some(next) = next {
+            batch.put(&self.index, NEXT_ID_KEY, &next.to_be_bytes())?;
+        }
+        batch.commit(Durability::Buffered)
+    }
+
+    /// Writes a changed command.
+    pub(super) fn put(&self, command: &Command) -> Result<(), StoreError> {
+        let mut batch = self.tables.batch()?;
+        self.write(&mut batch, command)?;
+        if command.state.is_final() {
+            batch.remove(&self.index, &open_key(command.id))?;
+        }
+        batch.commit(Durability::Buffered)
+    }
+
+    fn write(&self, batch: &mut TableBatch, command: &Command) -> Result<(), StoreError> {
         let id = command.id;
         batch.put(&self.commands, &id.0.to_be_bytes(), &command.encode())?;
         let state = [command.state as u8];
         batch.put(&self.index, &device_key(command.device_no, id), &state)?;
-        batch.put(&self.index, &time_key(id), &state)?;
-        match (command.state.is_final(), next) {
-            (true, _) => batch.remove(&self.index, &open_key(id))?,
-            (false, Some(_)) => batch.put(&self.index, &open_key(id), b"")?,
-            (false, None) => {}
-        }
-        if let Some(next) = next {
-            batch.put(&self.index, NEXT_ID_KEY, &next.to_be_bytes())?;
-        }
+        batch.put(&self.index, &time_key(id), &state)
+    }
+
+    /// Removes a command.
+    pub(super) fn remove_one(&self, command: &Command) -> Result<(), StoreError> {
+        let mut batch = self.tables.batch()?;
+        self.remove(&mut batch, command)?;
         batch.commit(Durability::Buffered)
     }
 

@@ -39,7 +39,8 @@ pub use downlink::{
 };
 pub use record::{Command, CommandId, CommandKind, CommandState};
 pub use service::{
-    AcceptedCommand, CommandAnswer, CommandError, CommandStats, CommandWaiter, Commands, NewCommand,
+    AcceptedCommand, CommandAnswer, CommandError, CommandOffer, CommandStats, CommandWaiter,
+    Commands, NewCommand,
 };
 pub use shared_attributes::{push_shared_attributes, send_to_device};
 pub use validation::{CommandAction, CommandValidationError};

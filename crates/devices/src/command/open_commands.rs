@@ -33,23 +33,52 @@ struct DeviceQueue {
 
 struct OpenCommand {
     id: CommandId,
+    created_ms: u64,
     state: CommandState,
     kind: CommandKind,
     sent_ms: u64,
     due_ms: u64,
     immediate: bool,
+    /// Another node may take it over; it is not sent meanwhile.
+    is_held: bool,
 }
 
 impl OpenCommand {
     fn from_command(command: &Command) -> Self {
         Self {
             id: command.id,
+            created_ms: command.created_at_ms,
             state: command.state,
             kind: command.kind,
             sent_ms: command.sent_at_ms.unwrap_or_default(),
             due_ms: due_ms(command).unwrap_or(u64::MAX),
             immediate: command.immediate,
+            is_held: false,
         }
+    }
+
+    fn is_at_device(&self) -> bool {
+        matches!(self.state, CommandState::Sent | CommandState::Acknowledged)
+    }
+}
+
+impl DeviceQueue {
+    fn entry(&self, id: CommandId) -> Option<&OpenCommand> {
+        self.entries.iter().find(|entry| entry.id == id)
+    }
+
+    /// The next command to send. Of commands that two nodes have given the same number at the device, one follows the end of
+    /// the other.
+    fn first_pending(&self) -> Option<CommandId> {
+        let is_due = |entry: &&OpenCommand| {
+            let is_same = |other: &OpenCommand| {
+                other.is_at_device() && other.id.at_device() == entry.id.at_device()
+            };
+            entry.state == CommandState::Pending
+                && !entry.is_held
+                && !self.entries.iter().any(is_same)
+        };
+        self.entries.iter().find(is_due).map(|entry| entry.id)
     }
 }
 
@@ -86,8 +115,13 @@ impl OpenCommands {
             (Some(at), false) => queue.entries[at] = OpenCommand::from_command(command),
             (None, true) => {}
             (None, false) => {
-                // Commands arrive in the order of their ids.
-                queue.entries.push(OpenCommand::from_command(command));
+                let entry = OpenCommand::from_command(command);
+                let order = |entry: &OpenCommand| (entry.created_ms, entry.id);
+                // At the end, except for those of another node.
+                let at = queue
+                    .entries
+                    .partition_point(|known| order(known) < order(&entry));
+                queue.entries.insert(at, entry);
                 self.count += 1;
             }
         }
@@ -118,11 +152,101 @@ impl OpenCommands {
     }
 
     pub(super) fn first_pending(&self, device: DeviceNo) -> Option<CommandId> {
-        let entries = &self.devices.get(&device)?.entries;
-        let pending = entries
-            .iter()
-            .find(|entry| entry.state == CommandState::Pending);
-        pending.map(|entry| entry.id)
+        self.devices.get(&device)?.first_pending()
+    }
+
+    /// At most `limit` devices for which commands wait, the first ones after `after`, in the order of their numbers.
+    pub(super) fn waiting_devices(&self, after: Option<DeviceNo>, limit: usize) -> Vec<DeviceNo> {
+        let is_later = |device: &&DeviceNo| after.is_none_or(|after| **device > after);
+        let waiting = self.devices.iter();
+        let waiting = waiting.filter(|(_, queue)| queue.first_pending().is_some());
+        let mut waiting: Vec<DeviceNo> = waiting
+            .map(|(device, _)| device)
+            .filter(is_later)
+            .copied()
+            .collect();
+        waiting.sort_unstable();
+        waiting.truncate(limit);
+        waiting
+    }
+
+    /// Commands that wait for the device and that another node may take over.
+    pub(super) fn movable_commands(&self, device: DeviceNo) -> Vec<CommandId> {
+        let Some(queue) = self.devices.get(&device) else {
+            return Vec::new();
+        };
+        let is_movable = |entry: &&OpenCommand| {
+            entry.state == CommandState::Pending
+                && !entry.immediate
+                && queue.sending != Some(entry.id)
+                && !self.unwritten.contains_key(&entry.id)
+        };
+        let movable = queue.entries.iter().filter(is_movable);
+        movable.map(|entry| entry.id).collect()
+    }
+
+    /// Whether a pending command has had to wait for the end of this one, see [`DeviceQueue::first_pending`].
+    pub(super) fn is_awaited(&self, ended: &Command) -> bool {
+        let queue = self.devices.get(&ended.device_no);
+        let entries = queue.into_iter().flat_map(|queue| &queue.entries);
+        let mut pending = entries.filter(|entry| entry.state == CommandState::Pending);
+        pending.any(|entry| entry.id.at_device() == ended.id.at_device())
+    }
+
+    /// Does not send a pending command until it is released. Returns whether it is still pending.
+    pub(super) fn hold(&mut self, device: DeviceNo, id: CommandId) -> bool {
+        let Some(queue) = self.devices.get_mut(&device) else {
+            return false;
+        };
+        if queue.sending == Some(id) {
+            return false;
+        }
+        let entry = queue.entries.iter_mut().find(|entry| entry.id == id);
+        let Some(entry) = entry.filter(|entry| entry.state == CommandState::Pending) else {
+            return false;
+        };
+        entry.is_held = true;
+        true
+    }
+
+    pub(super) fn is_held(&self, device: DeviceNo, id: CommandId) -> bool {
+        let queue = self.devices.get(&device);
+        let entry = queue.and_then(|queue| queue.entry(id));
+        entry.is_some_and(|entry| entry.is_held)
+    }
+
+    /// Sends the held commands of a device again.
+    pub(super) fn release(&mut self, device: DeviceNo) {
+        let queue = self.devices.get_mut(&device).into_iter();
+        for entry in queue.flat_map(|queue| &mut queue.entries) {
+            entry.is_held = false;
+        }
+    }
+
+    /// Removes a command that is at another node now.
+    pub(super) fn forget(&mut self, device: DeviceNo, id: CommandId) {
+        let Some(queue) = self.devices.get_mut(&device) else {
+            return;
+        };
+        if let Some(at) = queue.entries.iter().position(|entry| entry.id == id) {
+            let entry = queue.entries.remove(at);
+            self.due.remove(&(entry.due_ms, id, device));
+            self.count -= 1;
+        }
+        if queue.entries.is_empty() && queue.sending.is_none() {
+            self.devices.remove(&device);
+        }
+    }
+
+    /// The open command of a device with the number that the device knows, of several the one that it has got.
+    pub(super) fn with_device_number(&self, device: DeviceNo, number: u64) -> Option<CommandId> {
+        let queue = self.devices.get(&device)?;
+        let has_number = |entry: &&OpenCommand| entry.id.at_device() == number;
+        let mut found = queue.entries.iter().filter(has_number);
+        let at_device =
+            |entry: &OpenCommand| entry.is_at_device() || queue.sending == Some(entry.id);
+        let known = found.clone().find(|entry| at_device(entry));
+        known.or_else(|| found.next()).map(|entry| entry.id)
     }
 
     /// Commands that do not wait for the device.
@@ -174,8 +298,9 @@ impl OpenCommands {
     ) -> Option<CommandId> {
         let entries = self.devices.get(&device)?.entries.iter().rev();
         let mut sent = entries.filter(|entry| {
-            let is_sent = matches!(entry.state, CommandState::Sent | CommandState::Acknowledged);
-            is_sent && entry.sent_ms >= sent_from_ms && kind.is_none_or(|kind| entry.kind == kind)
+            entry.is_at_device()
+                && entry.sent_ms >= sent_from_ms
+                && kind.is_none_or(|kind| entry.kind == kind)
         });
         sent.next().map(|entry| entry.id)
     }

@@ -5,6 +5,7 @@ mod answer;
 mod answers;
 mod changes;
 mod commands_inner;
+mod moving;
 mod requests;
 mod sending;
 mod waiters;
@@ -21,6 +22,7 @@ pub use self::answer::CommandAnswer;
 pub use self::commands_inner::CommandError;
 pub(super) use self::commands_inner::CommandsInner;
 use self::commands_inner::{ClockFn, CommandJob, CommandObserver, lock};
+pub use self::moving::CommandOffer;
 pub use self::requests::{AcceptedCommand, NewCommand};
 use self::waiters::CommandPoller;
 pub use self::waiters::CommandWaiter;
@@ -104,6 +106,7 @@ impl Commands {
             free_waiter_slots: Arc::default(),
             pollers: Mutex::default(),
             rechecks: Mutex::default(),
+            holds: Mutex::default(),
             purged_ms: AtomicU64::new(0),
             observers: RwLock::default(),
             thread: Mutex::default(),
@@ -154,9 +157,12 @@ impl Commands {
     /// Cancels a command that has not ended. A device that has already received the command may still execute it.
     ///
     /// # Errors
-    /// Fails if the command has ended or does not exist.
+    /// Fails if the command has ended, does not exist, or is offered to another node.
     pub fn cancel(&self, id: CommandId, who: &str) -> Result<Command, CommandError> {
         let transition = CommandTransition::Cancelled(format!("cancelled by {who}"));
+        if self.inner.is_offered(id)? {
+            return Err(CommandError::Moving);
+        }
         match self.inner.change(id, transition)? {
             Some(command) => Ok(command),
             None => {
@@ -241,6 +247,45 @@ impl Commands {
     #[inline]
     pub fn is_full(&self) -> bool {
         self.inner.queue.is_full()
+    }
+
+    /// At most `limit` devices for which commands wait at this node: those with the next numbers after `after`, in their order.
+    /// Reads the disk.
+    ///
+    /// # Errors
+    /// Fails if the store fails.
+    pub fn waiting_devices(
+        &self,
+        after: Option<DeviceNo>,
+        limit: usize,
+    ) -> Result<Vec<Arc<Device>>, CommandError> {
+        self.inner.waiting_devices(after, limit)
+    }
+
+    /// The commands that wait at this node for devices which are at another node now. They are not sent here for some seconds.
+    /// Reads the disk.
+    ///
+    /// # Errors
+    /// Fails if the store fails.
+    pub fn offer(&self, devices: &[String]) -> Result<CommandOffer, CommandError> {
+        self.inner.offer(devices)
+    }
+
+    /// Takes commands over that another node has offered; returns the numbers of those that are stored. Reads and writes the
+    /// disk.
+    ///
+    /// # Errors
+    /// Fails if the store fails.
+    pub fn take_over(&self, commands: Vec<Command>) -> Result<Vec<CommandId>, CommandError> {
+        self.inner.take_over(commands)
+    }
+
+    /// Removes offered commands that another node has taken over. Reads and writes the disk.
+    ///
+    /// # Errors
+    /// Fails if the store fails.
+    pub fn remove_moved(&self, commands: &[CommandId]) -> Result<(), CommandError> {
+        self.inner.remove_moved(commands)
     }
 
     /// Registers an observer that receives each changed command, in the order of the changes. The observer must not

@@ -1,5 +1,7 @@
 //! Tests commands of registered devices with a real store, simulated clients and a simulated clock.
 
+mod moving;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

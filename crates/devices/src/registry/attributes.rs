@@ -8,16 +8,19 @@ use std::sync::PoisonError;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use store::Durability;
 
 use super::attribute_scope::AttributeScope;
+use super::attribute_sharing::AttributeTransaction;
+use super::keys::attribute_row;
 use super::observers::AttributeChange;
-use super::{Registry, RegistryError};
+use super::{Registry, RegistryError, RegistryInner};
 use crate::device::Device;
 
 pub const MAX_ATTRIBUTES: usize = 1024;
 const MAX_KEY_BYTES: usize = 256;
 const MAX_VALUE_BYTES: usize = 64 << 10;
+/// The time of the last change before the value in a row.
+const TIME_BYTES: usize = 8;
 
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct DeviceAttribute {
@@ -44,7 +47,7 @@ impl Registry {
         device: &Device,
         scope: AttributeScope,
     ) -> Result<Vec<DeviceAttribute>, RegistryError> {
-        let prefix = attribute_key(device, scope, "");
+        let prefix = attribute_row(device.no, scope, "");
         let mut found = Vec::new();
         let table = &self.inner.attributes;
         table.scan(&prefix, Bound::Unbounded, &mut |key, value| {
@@ -61,7 +64,7 @@ impl Registry {
         scope: AttributeScope,
         key: &str,
     ) -> Result<Option<DeviceAttribute>, RegistryError> {
-        let row = attribute_key(device, scope, key);
+        let row = attribute_row(device.no, scope, key);
         let found = self
             .inner
             .attributes
@@ -118,54 +121,50 @@ impl Registry {
         if let Err(rejection) = check()? {
             return Ok(Err(rejection));
         }
-        let mut batch = inner.tables.batch()?;
+        let mut changes = AttributeTransaction::new(inner)?;
         let mut fresh = 0;
         for (key, value) in &values {
-            let row = attribute_key(device, scope, key);
             if value.is_null() {
-                batch.remove(&inner.attributes, &row)?;
+                changes.write(device, scope, key, None, now_ms)?;
                 continue;
             }
+            let row = attribute_row(device.no, scope, key);
             fresh += usize::from(!inner.attributes.has(&row)?);
-            let mut bytes = now_ms.to_be_bytes().to_vec();
-            bytes.extend_from_slice(value.to_string().as_bytes());
-            if bytes.len() > MAX_VALUE_BYTES {
+            let json = value.to_string();
+            if TIME_BYTES + json.len() > MAX_VALUE_BYTES {
                 return Err(invalid(format!(
                     "{key:?}: expected at most {MAX_VALUE_BYTES} bytes"
                 )));
             }
-            batch.put(&inner.attributes, &row, &bytes)?;
+            changes.write(device, scope, key, Some(json.as_bytes()), now_ms)?;
         }
         if fresh > 0 && self.attributes(device, scope)?.len() + fresh > MAX_ATTRIBUTES {
             return Err(invalid(format!(
                 "expected at most {MAX_ATTRIBUTES} attributes per scope"
             )));
         }
-        batch.commit(Durability::Buffered)?;
+        changes.commit()?;
         drop(writing);
         let (removed, changed): (Vec<_>, Vec<_>) =
             values.into_iter().partition(|(_, value)| value.is_null());
         let removed: Vec<_> = removed.into_iter().map(|(key, _)| key).collect();
-        let observers = inner.attribute_observers.read();
-        for observer in &*observers.unwrap_or_else(PoisonError::into_inner) {
-            observer(&AttributeChange {
-                device,
-                scope,
-                changed: &changed,
-                removed: &removed,
-            });
-        }
+        inner.notify_attribute_observers(&AttributeChange {
+            device,
+            scope,
+            changed: &changed,
+            removed: &removed,
+            is_of_other_node: false,
+        });
         Ok(Ok(()))
     }
 }
 
-fn attribute_key(device: &Device, scope: AttributeScope, key: &str) -> Vec<u8> {
-    [
-        &device.no.0.to_be_bytes()[..],
-        &[scope.letter()],
-        key.as_bytes(),
-    ]
-    .concat()
+impl RegistryInner {
+    pub(super) fn notify_attribute_observers(&self, change: &AttributeChange<'_>) {
+        let observers = self.attribute_observers.read();
+        let observers = observers.unwrap_or_else(PoisonError::into_inner);
+        observers.iter().for_each(|observer| observer(change));
+    }
 }
 
 fn decode(key: String, bytes: &[u8]) -> Option<DeviceAttribute> {

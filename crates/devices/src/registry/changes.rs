@@ -361,6 +361,7 @@ pub(super) struct DeviceTransaction<'a> {
     contests: Losers,
     /// `None` outside a cluster.
     pub(super) versions: Option<VersionTransaction<'a>>,
+    attribute_versions: Option<VersionTransaction<'a>>,
     /// The version of the record of another node that is being stored.
     pub(super) incoming: Option<cluster::RecordVersion>,
 }
@@ -379,6 +380,7 @@ impl<'a> DeviceTransaction<'a> {
             replaced: Vec::new(),
             contests: Losers::default(),
             versions: inner.shared.get().map(VersionTransaction::new),
+            attribute_versions: inner.shared_attributes.get().map(VersionTransaction::new),
             incoming: None,
         })
     }
@@ -825,16 +827,9 @@ impl<'a> DeviceTransaction<'a> {
         let no = old.no.0.to_be_bytes();
         self.batch.remove(&inner.devices, &no)?;
         self.batch.remove(&inner.states, &no)?;
-        let mut keys = Vec::new();
-        inner
-            .attributes
-            .scan(&no, std::ops::Bound::Unbounded, &mut |key, _| {
-                keys.push(key.to_vec());
-                true
-            })?;
-        for key in keys {
-            self.batch.remove(&inner.attributes, &key)?;
-        }
+        self.remove_attributes(old)?;
+        let versions = &mut self.attribute_versions;
+        inner.forget_awaiting_attributes(&mut self.batch, versions, old.id.as_str())?;
         let mut events = Vec::new();
         inner
             .events
@@ -846,6 +841,13 @@ impl<'a> DeviceTransaction<'a> {
             self.batch.remove(&inner.events, &key)?;
         }
         Ok(())
+    }
+
+    /// Removes the attributes of a device that is removed, or replaced by another one with the same id.
+    pub(super) fn remove_attributes(&mut self, device: &Device) -> Result<(), RegistryError> {
+        let versions = &mut self.attribute_versions;
+        self.inner
+            .remove_attributes(&mut self.batch, versions, device)
     }
 
     /// Commits everything and returns the next device number.
@@ -888,7 +890,7 @@ impl<'a> DeviceTransaction<'a> {
         for no in self.replaced {
             inner.cache.remove(no);
         }
-        if let Some(versions) = self.versions {
+        for versions in self.versions.into_iter().chain(self.attribute_versions) {
             versions.finish();
         }
         Ok(self.next)

@@ -13,9 +13,12 @@
 //! | `device_meta` | `keys`, `key_used` | keys of digests of other nodes, whether others need the own one |
 //! | `device_version` | bucket (2 bytes, big-endian), id | see `shared_versions.rs`; only in a cluster |
 //! | `device_awaiting` | id | a record of another node whose product is not known yet |
+//! | `attribute_version` | bucket, id of the record (see `attribute_sharing.rs`) | as `device_version` |
+//! | `attribute_awaiting` | id of the record | a record of another node whose device is not known yet |
 
 use series::DeviceNo;
 
+use super::attribute_scope::AttributeScope;
 use crate::credential::Credential;
 use crate::device::Device;
 
@@ -124,4 +127,18 @@ pub(super) fn reserved_row(no: DeviceNo) -> Vec<u8> {
 pub(crate) fn no_at_end(bytes: &[u8]) -> Option<DeviceNo> {
     let (_, no) = bytes.split_last_chunk::<4>()?;
     Some(DeviceNo(u32::from_be_bytes(*no)))
+}
+
+/// The row of an attribute: the number of the device, the letter of the scope, and the key.
+pub(super) fn attribute_row(no: DeviceNo, scope: AttributeScope, key: &str) -> Vec<u8> {
+    [&no.0.to_be_bytes()[..], &[scope.letter()], key.as_bytes()].concat()
+}
+
+/// The scope and the key of an attribute in its row.
+pub(super) fn split_attribute_row(row: &[u8]) -> Option<(AttributeScope, String)> {
+    let (letter, key) = row.get(4..)?.split_first()?;
+    let scope = AttributeScope::ALL
+        .into_iter()
+        .find(|scope| scope.letter() == *letter)?;
+    Some((scope, String::from_utf8(key.to_vec()).ok()?))
 }

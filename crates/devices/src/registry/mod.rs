@@ -5,6 +5,7 @@
 //! numbers are dense and never reused. Changes are serialised; readers never wait for them.
 
 mod attribute_scope;
+mod attribute_sharing;
 mod attributes;
 mod cache;
 mod changes;
@@ -32,6 +33,7 @@ use series::DeviceNo;
 use store::{Durability, Objects, Table, Tables};
 
 pub use attribute_scope::AttributeScope;
+pub use attribute_sharing::{SharedAttributes, is_shared_attribute};
 pub use attributes::{DeviceAttribute, MAX_ATTRIBUTES};
 pub use changes::{DeviceWriteOutcome, NewDevice, WritePrecondition};
 pub use events::{DeviceEvent, DeviceEventFilter};
@@ -141,6 +143,8 @@ pub(crate) struct RegistryInner {
     contested_names: ContestedNames,
     /// The versions of devices for other nodes; not set outside a cluster.
     shared: OnceLock<SharedVersions>,
+    /// The same for the attributes of devices.
+    shared_attributes: OnceLock<SharedVersions>,
     /// The next device number. The lock serialises changes.
     next_no: Mutex<u32>,
     count: AtomicU32,
@@ -172,6 +176,7 @@ impl Registry {
             name_index: NameIndex::default(),
             contested_names: ContestedNames::default(),
             shared: OnceLock::new(),
+            shared_attributes: OnceLock::new(),
             next_no: Mutex::new(0),
             count: AtomicU32::new(0),
             attribute_observers: RwLock::default(),
@@ -364,6 +369,31 @@ impl Registry {
             Some(device) => Ok(Some(device)),
             None => self.inner.load_device(no),
         }
+    }
+
+    /// The number of the device with this id, if `is_asked` holds for it. Reads the disk only then.
+    pub(crate) fn number_with_id(
+        &self,
+        id: &str,
+        is_asked: impl Fn(DeviceNo) -> bool,
+    ) -> Result<Option<DeviceNo>, RegistryError> {
+        let row = DeviceName::Id(id).encode();
+        let candidates = match self.inner.name_index.find(&row) {
+            NameCandidates::Devices(candidates) => candidates,
+            NameCandidates::NotLoaded => {
+                let no = self.inner.index.get_with(&row, no_at_end)?.flatten();
+                no.into_iter().collect()
+            }
+        };
+        for no in candidates.into_iter().filter(|no| is_asked(*no)) {
+            if self
+                .by_no(no)?
+                .is_some_and(|device| device.id.as_str() == id)
+            {
+                return Ok(Some(no));
+            }
+        }
+        Ok(None)
     }
 
     /// The number of devices in memory, cache hits and cache misses.

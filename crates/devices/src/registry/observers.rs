@@ -22,6 +22,8 @@ pub struct AttributeChange<'a> {
     pub scope: AttributeScope,
     pub changed: &'a [(String, Value)],
     pub removed: &'a [String],
+    /// Whether another node of the cluster has made the change, whose observers have received it too.
+    pub is_of_other_node: bool,
 }
 
 pub(super) type DeviceObserver = Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>;

@@ -1,23 +1,25 @@
-//! The versions of devices by which the nodes of a cluster recognise later changes.
+//! The versions of devices, and of their attributes, by which the nodes of a cluster recognise later changes.
 //!
-//! A row of the table `device_version` has the version (16 bytes), the revision of the device (4 bytes, big-endian) and
-//! whether it was removed (1 byte). Its key begins with the bucket, so that the versions of a bucket are one range.
+//! A row of the tables `device_version` and `attribute_version` has the version (16 bytes), the revision of the device (4
+//! bytes, big-endian; 0 for attributes) and whether the record was removed (1 byte). Its key begins with the bucket, so
+//! that the versions of a bucket are one range.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cluster::{NodeName, RecordChanges, RecordDigests, RecordVersion, record_bucket};
+use cluster::{NodeName, Record, RecordChanges, RecordDigests, RecordVersion, record_bucket};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use store::{StoreError, Table, TableBatch, Tables};
 
-/// Time for which removed devices are remembered. A node that was away for longer may bring them back.
+/// Time for which removed records are remembered. A node that was away for longer may bring them back.
 pub(super) const REMOVAL_RETENTION_MS: u64 = 7 * 24 * 3600 * 1000;
 
+/// The versions of the records of one kind.
 pub(super) struct SharedVersions {
     versions: Table,
-    /// Records of other nodes, with their versions, whose products are not known yet.
+    /// Records of other nodes, with their versions, whose products or devices are not known yet.
     pub(super) awaiting: Table,
     node: u64,
     digests: Mutex<RecordDigests>,
@@ -25,7 +27,7 @@ pub(super) struct SharedVersions {
     may_await: AtomicBool,
 }
 
-/// The version of a device.
+/// The version of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct VersionRow {
     pub(super) version: RecordVersion,
@@ -61,10 +63,25 @@ fn key_of(id: &str) -> Vec<u8> {
 }
 
 impl SharedVersions {
-    pub(super) fn open(tables: &Tables, node: &NodeName) -> Result<Self, StoreError> {
+    /// Those of the devices.
+    pub(super) fn of_devices(tables: &Tables, node: &NodeName) -> Result<Self, StoreError> {
+        Self::open(tables, node, "device_version", "device_awaiting")
+    }
+
+    /// Those of the attributes.
+    pub(super) fn of_attributes(tables: &Tables, node: &NodeName) -> Result<Self, StoreError> {
+        Self::open(tables, node, "attribute_version", "attribute_awaiting")
+    }
+
+    fn open(
+        tables: &Tables,
+        node: &NodeName,
+        versions: &str,
+        awaiting: &str,
+    ) -> Result<Self, StoreError> {
         Ok(Self {
-            versions: tables.table("device_version")?,
-            awaiting: tables.table("device_awaiting")?,
+            versions: tables.table(versions)?,
+            awaiting: tables.table(awaiting)?,
             node: RecordVersion::node_number(node),
             digests: Mutex::default(),
             changes: RecordChanges::default(),
@@ -77,7 +94,7 @@ impl SharedVersions {
         self.node
     }
 
-    /// Whether there may be records whose products are not known.
+    /// Whether there may be records whose products or devices are not known.
     pub(super) fn may_await(&self) -> bool {
         self.may_await.load(Ordering::Acquire)
     }
@@ -113,9 +130,49 @@ impl SharedVersions {
         self.versions.scan(prefix, Bound::Unbounded, &mut scan)
     }
 
+    /// Computes the digests from the table; returns the number of records that exist.
+    pub(super) fn load_digests(&self) -> Result<u64, StoreError> {
+        let mut existing = 0;
+        let mut digests = RecordDigests::default();
+        self.scan(None, &mut |id, row| {
+            if !row.is_removed {
+                existing += 1;
+                digests.toggle(id, row.version);
+            }
+            true
+        })?;
+        *self.digests() = digests;
+        Ok(existing)
+    }
+
+    /// See [`SharedRecords::versions`](cluster::SharedRecords::versions).
+    pub(super) fn remembered(
+        &self,
+        bucket: u16,
+        each: &mut dyn FnMut(&str, RecordVersion),
+    ) -> Result<(), StoreError> {
+        let now_ms = wall_clock::now_ms();
+        self.scan(Some(bucket), &mut |id, row| {
+            if !row.is_forgotten(now_ms) {
+                each(id, row.version);
+            }
+            true
+        })
+    }
+
     pub(super) fn forget(&self, batch: &mut TableBatch, id: &str) -> Result<(), StoreError> {
         batch.remove(&self.versions, &key_of(id))
     }
+}
+
+/// A row of the table of records that wait for their product or device.
+pub(super) fn decode_awaiting(id: &[u8], row: &[u8]) -> Option<Record> {
+    let (version, content) = row.split_first_chunk::<{ RecordVersion::BYTES }>()?;
+    Some(Record {
+        id: str::from_utf8(id).ok()?.to_owned(),
+        version: RecordVersion::from_bytes(*version),
+        content: Some(content.to_vec()),
+    })
 }
 
 /// The versions that one batch changes.
@@ -127,7 +184,8 @@ pub(super) struct VersionTransaction<'a> {
 
 struct VersionChange {
     before: Option<VersionRow>,
-    after: VersionRow,
+    /// `None`: the record is not remembered any more.
+    after: Option<VersionRow>,
     /// Whether other nodes are to be told.
     is_own: bool,
 }
@@ -141,22 +199,22 @@ impl<'a> VersionTransaction<'a> {
         }
     }
 
-    /// The version of a device after the changes so far.
+    /// The version of a record after the changes so far.
     pub(super) fn row(&self, id: &str) -> Result<Option<VersionRow>, StoreError> {
         match self.changed.get(id) {
-            Some(change) => Ok(Some(change.after)),
+            Some(change) => Ok(change.after),
             None => self.shared.row(id),
         }
     }
 
-    /// Sets the version of a changed device: that of another node, or with `None` a new one.
+    /// Sets the version of a changed record: that of another node, or with `None` a new one. Returns it.
     pub(super) fn stamp(
         &mut self,
         batch: &mut TableBatch,
         id: &str,
         version: Option<RecordVersion>,
         (revision, is_removed): (u32, bool),
-    ) -> Result<(), StoreError> {
+    ) -> Result<RecordVersion, StoreError> {
         let current = self.row(id)?;
         let after = VersionRow {
             version: version.unwrap_or_else(|| {
@@ -170,7 +228,28 @@ impl<'a> VersionTransaction<'a> {
         if self.shared.may_await() {
             batch.remove(&self.shared.awaiting, id.as_bytes())?;
         }
-        let is_own = version.is_none();
+        self.change(id, current, Some(after), version.is_none());
+        Ok(after.version)
+    }
+
+    /// Removes a record without remembering that, because other nodes learn of it in another way.
+    pub(super) fn forget(&mut self, batch: &mut TableBatch, id: &str) -> Result<(), StoreError> {
+        let current = self.row(id)?;
+        self.shared.forget(batch, id)?;
+        if self.shared.may_await() {
+            batch.remove(&self.shared.awaiting, id.as_bytes())?;
+        }
+        self.change(id, current, None, false);
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        id: &str,
+        current: Option<VersionRow>,
+        after: Option<VersionRow>,
+        is_own: bool,
+    ) {
         match self.changed.get_mut(id) {
             Some(change) => {
                 change.after = after;
@@ -185,10 +264,9 @@ impl<'a> VersionTransaction<'a> {
                 self.changed.insert(id.into(), change);
             }
         }
-        Ok(())
     }
 
-    /// Keeps a record until its product is known. Called after [`stamp`](Self::stamp).
+    /// Keeps a record until its product or device is known. Called after [`stamp`](Self::stamp).
     pub(super) fn set_awaiting(
         &mut self,
         batch: &mut TableBatch,
@@ -212,14 +290,15 @@ impl<'a> VersionTransaction<'a> {
     pub(super) fn finish(self) {
         let mut digests = self.shared.digests();
         for (id, change) in &self.changed {
-            for row in change.before.iter().chain([&change.after]) {
+            for row in change.before.iter().chain(&change.after) {
                 if !row.is_removed {
                     digests.toggle(id, row.version);
                 }
             }
         }
         drop(digests);
-        let own = self.changed.iter().filter(|(_, change)| change.is_own);
+        let own = self.changed.iter();
+        let own = own.filter(|(_, change)| change.is_own && change.after.is_some());
         let mut own = own.map(|(id, _)| &**id).peekable();
         if own.peek().is_some() {
             self.shared.changes.add(own);

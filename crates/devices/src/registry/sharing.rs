@@ -1,7 +1,7 @@
 //! The devices of this node as records that all nodes of a cluster have.
 //!
 //! The content of a record is the id of the gateway and the record of `device.rs` without it, because numbers of devices
-//! are those of one node. Attributes, events and telemetry are not part of it.
+//! are those of one node. Attributes are records of their own; events and telemetry are not shared.
 //!
 //! Two things that a record refers to may be missing here:
 //! - its product: the record waits in the table `device_awaiting` until the product arrives;
@@ -21,7 +21,7 @@ use store::Durability;
 use super::changes::DeviceTransaction;
 use super::keys::{DeviceName, no_at_end, reserved_row};
 use super::observers::DeviceChange;
-use super::shared_versions::{SharedVersions, VersionRow};
+use super::shared_versions::{SharedVersions, VersionRow, decode_awaiting};
 use super::{Registry, RegistryError, RegistryInner};
 use crate::device::Device;
 use crate::product::ProvisionMode;
@@ -46,7 +46,7 @@ impl Registry {
     /// # Errors
     /// If the store fails.
     pub fn share(&self, node: &NodeName) -> Result<RecordChanges, RegistryError> {
-        let shared = SharedVersions::open(&self.inner.tables, node)?;
+        let shared = SharedVersions::of_devices(&self.inner.tables, node)?;
         let changes = shared.changes.clone();
         // Set once.
         let _ = self.inner.shared.set(shared);
@@ -61,15 +61,27 @@ impl Registry {
         Ok(changes)
     }
 
-    /// Forgets devices that were removed long ago. Does nothing outside a cluster. Reads the versions of all devices.
+    /// Forgets devices and attributes that were removed long ago. Does nothing outside a cluster. Reads the versions of all of
+    /// them.
     ///
     /// # Errors
     /// If the store fails.
     pub fn forget_removed_devices(&self, now_ms: u64) -> Result<(), RegistryError> {
         let inner = &*self.inner;
-        let Some(shared) = inner.shared.get() else {
-            return Ok(());
-        };
+        let kinds = [&inner.shared, &inner.shared_attributes];
+        for shared in kinds.into_iter().filter_map(|kind| kind.get()) {
+            inner.forget_removed(shared, now_ms)?;
+        }
+        Ok(())
+    }
+}
+
+impl RegistryInner {
+    pub(super) fn forget_removed(
+        &self,
+        shared: &SharedVersions,
+        now_ms: u64,
+    ) -> Result<(), RegistryError> {
         let mut forgotten = Vec::new();
         shared.scan(None, &mut |id, row| {
             if row.is_forgotten(now_ms) {
@@ -78,8 +90,8 @@ impl Registry {
             true
         })?;
         for portion in forgotten.chunks(BATCH_DEVICES) {
-            let _lock = inner.next_no.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut batch = inner.tables.batch()?;
+            let _lock = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut batch = self.tables.batch()?;
             for id in portion {
                 if shared.row(id)?.is_some_and(|row| row.is_forgotten(now_ms)) {
                     shared.forget(&mut batch, id)?;
@@ -89,9 +101,7 @@ impl Registry {
         }
         Ok(())
     }
-}
 
-impl RegistryInner {
     /// Waits until the other nodes have stored the changes so far, for a limited time, so that a device that was just
     /// created can connect anywhere. What has not arrived by then arrives later.
     pub(super) fn wait_until_shared(&self) {
@@ -131,24 +141,8 @@ impl RegistryInner {
         let Some(shared) = self.shared.get() else {
             return Ok(());
         };
-        let now_ms = wall_clock::now_ms();
-        let (mut existing, mut forgotten) = (0_u64, Vec::new());
-        let mut digests = RecordDigests::default();
-        shared.scan(None, &mut |id, row| {
-            if !row.is_removed {
-                existing += 1;
-                digests.toggle(id, row.version);
-            } else if row.is_forgotten(now_ms) {
-                forgotten.push(id.to_owned());
-            }
-            true
-        })?;
-        *shared.digests() = digests;
-        let mut batch = self.tables.batch()?;
-        for id in &forgotten {
-            shared.forget(&mut batch, id)?;
-        }
-        batch.commit(Durability::Buffered)?;
+        self.forget_removed(shared, wall_clock::now_ms())?;
+        let existing = shared.load_digests()?;
         let known = self.stamp_changed_devices()?;
         if known < existing {
             self.stamp_removed_devices()?;
@@ -248,7 +242,7 @@ impl RegistryInner {
             return Ok(None);
         };
         let row = shared.awaiting.get(id.as_bytes())?;
-        Ok(row.and_then(|row| decode_awaiting(id, &row)))
+        Ok(row.and_then(|row| decode_awaiting(id.as_bytes(), &row)))
     }
 
     /// Stores the records that have waited for this product.
@@ -259,9 +253,7 @@ impl RegistryInner {
         let (mut records, mut is_any) = (Vec::new(), false);
         let scanned = shared.awaiting.scan(b"", Bound::Unbounded, &mut |id, row| {
             is_any = true;
-            let record = str::from_utf8(id)
-                .ok()
-                .and_then(|id| decode_awaiting(id, row));
+            let record = decode_awaiting(id, row);
             records.extend(record.filter(|record| product_of(record) == Some(product)));
             true
         });
@@ -302,6 +294,11 @@ impl RegistryInner {
                 AppliedChange::Updated(device) => DeviceChange::Updated(device),
                 AppliedChange::Removed(device) => DeviceChange::Removed(device),
             });
+        }
+        for change in &applied {
+            if let AppliedChange::Created(device) | AppliedChange::Updated(device) = change {
+                self.apply_awaiting_attributes(device)?;
+            }
         }
         Ok(())
     }
@@ -413,6 +410,12 @@ impl DeviceTransaction<'_> {
             None => self.new_number(&record.id)?,
         };
         let device = Arc::new(device);
+        if let Some(old) = &old
+            && old.created_ms != device.created_ms
+        {
+            // Another device with the same id.
+            self.remove_attributes(old)?;
+        }
         self.write(old.as_ref(), &device)?;
         applied.push(match old {
             Some(_) => AppliedChange::Updated(device),
@@ -446,15 +449,6 @@ impl DeviceTransaction<'_> {
         }
         Ok(())
     }
-}
-
-fn decode_awaiting(id: &str, row: &[u8]) -> Option<Record> {
-    let (version, content) = row.split_first_chunk::<{ RecordVersion::BYTES }>()?;
-    Some(Record {
-        id: id.to_owned(),
-        version: RecordVersion::from_bytes(*version),
-        content: Some(content.to_vec()),
-    })
 }
 
 fn product_of(record: &Record) -> Option<&str> {
@@ -501,16 +495,10 @@ impl SharedRecords for Registry {
         bucket: u16,
         each: &mut dyn FnMut(&str, RecordVersion),
     ) -> Result<(), SharedRecordsError> {
-        let now_ms = wall_clock::now_ms();
-        if let Some(shared) = self.inner.shared.get() {
-            shared.scan(Some(bucket), &mut |id, row| {
-                if !row.is_forgotten(now_ms) {
-                    each(id, row.version);
-                }
-                true
-            })?;
+        match self.inner.shared.get() {
+            Some(shared) => Ok(shared.remembered(bucket, each)?),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn version(&self, id: &str) -> Result<Option<RecordVersion>, SharedRecordsError> {

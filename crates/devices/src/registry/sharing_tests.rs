@@ -1,6 +1,6 @@
-//! Registries of several nodes that exchange their devices.
+//! Registries of several nodes that exchange their devices and attributes.
 
-use cluster::{NodeName, RECORD_BUCKETS, SharedRecords as _};
+use cluster::{NodeName, RECORD_BUCKETS, SharedRecords};
 use serde_json::{Value, json};
 use store::{ExpectedVersion, Store, StoreConfig};
 
@@ -13,6 +13,7 @@ struct TestNode {
     name: &'static str,
     store: Store,
     registry: Registry,
+    attributes: OnceLock<SharedAttributes>,
     directory: tempfile::TempDir,
 }
 
@@ -33,6 +34,7 @@ impl TestNode {
             name,
             store,
             registry,
+            attributes: OnceLock::new(),
             directory,
         }
     }
@@ -46,6 +48,12 @@ impl TestNode {
     fn share(&self) {
         let name = NodeName::new(self.name).unwrap();
         self.registry.share(&name).unwrap();
+        let (attributes, _) = self.registry.share_attributes(&name).unwrap();
+        assert!(self.attributes.set(attributes).is_ok());
+    }
+
+    fn attributes(&self) -> &SharedAttributes {
+        self.attributes.get().expect("the node is in a cluster")
     }
 
     /// As after a restart, outside a cluster until [`share`](Self::share).
@@ -54,10 +62,11 @@ impl TestNode {
             name,
             store,
             registry,
+            attributes,
             directory,
         } = self;
         store.close();
-        drop((store, registry));
+        drop((store, registry, attributes));
         Self::open(name, directory)
     }
 
@@ -114,21 +123,51 @@ impl TestNode {
     /// Takes everything that the other node has in a later version, as when they meet.
     fn pull(&self, other: &TestNode) {
         self.pull_selected(other, |_| true);
+        self.pull_attributes(other);
     }
 
+    /// Devices only.
     fn pull_selected(&self, other: &TestNode, selects: impl Fn(&str) -> bool) {
-        let context = other.registry.context();
-        self.registry.merge_context(&context).unwrap();
-        let mut ids = Vec::new();
-        for bucket in 0..RECORD_BUCKETS as u16 {
-            let mut each = |id: &str, _| ids.push(id.to_owned());
-            other.registry.versions(bucket, &mut each).unwrap();
-        }
-        ids.retain(|id| selects(id));
-        let read = |id: &String| other.registry.read(id).unwrap();
-        let records = ids.iter().filter_map(read).collect();
-        self.registry.apply(records).unwrap();
+        pull_records(&self.registry, &other.registry, selects);
     }
+
+    fn pull_attributes(&self, other: &TestNode) {
+        pull_records(self.attributes(), other.attributes(), |_| true);
+    }
+
+    fn set(&self, device: &str, scope: AttributeScope, values: Value) {
+        let device = self.device(device).unwrap();
+        let Value::Object(values) = values else {
+            panic!("expected an object, found {values}");
+        };
+        let values = values.into_iter().collect();
+        self.registry
+            .set_attributes(&device, scope, values)
+            .unwrap();
+    }
+
+    fn values(&self, device: &str, scope: AttributeScope) -> Value {
+        let device = self.device(device).unwrap();
+        let found = self.registry.attributes(&device, scope).unwrap();
+        let values = found.into_iter().map(|found| (found.key, found.value));
+        Value::Object(values.collect())
+    }
+}
+
+fn pull_records(
+    here: &dyn SharedRecords,
+    there: &dyn SharedRecords,
+    selects: impl Fn(&str) -> bool,
+) {
+    here.merge_context(&there.context()).unwrap();
+    let mut ids = Vec::new();
+    for bucket in 0..RECORD_BUCKETS as u16 {
+        let mut each = |id: &str, _| ids.push(id.to_owned());
+        there.versions(bucket, &mut each).unwrap();
+    }
+    ids.retain(|id| selects(id));
+    let read = |id: &String| there.read(id).unwrap();
+    here.apply(ids.iter().filter_map(read).collect()).unwrap();
 }
 
 fn exchange(one: &TestNode, other: &TestNode) {
@@ -139,6 +178,7 @@ fn exchange(one: &TestNode, other: &TestNode) {
     }
     assert_eq!(one.registry.root(), other.registry.root());
     assert_eq!(one.registry.count(), other.registry.count());
+    assert_eq!(one.attributes().root(), other.attributes().root());
 }
 
 fn token_of(written: &DeviceWriteOutcome) -> String {
@@ -451,4 +491,142 @@ fn observers_learn_of_changes_at_other_nodes() {
         *seen.lock().unwrap(),
         ["created d", "updated d", "removed d"]
     );
+}
+
+#[test]
+fn attributes_of_a_device_are_at_all_nodes() {
+    use AttributeScope::{Client, Server, Shared};
+    let (a, b) = (TestNode::sharing("a"), TestNode::sharing("b"));
+    // Its number differs from that at the first node.
+    b.put(json!({"id": "other", "product": "meter"}));
+    a.put(json!({"id": "m", "product": "meter"}));
+    a.set("m", Client, json!({"firmware": "1.2"}));
+    a.set("m", Server, json!({"limit": 80, "hall": {"row": 7}}));
+    a.set("m", Shared, json!({"interval_s": 10, "fw_title": "t"}));
+    exchange(&a, &b);
+    assert_eq!(b.values("m", Client), json!({"firmware": "1.2"}));
+    assert_eq!(
+        b.values("m", Server),
+        json!({"limit": 80, "hall": {"row": 7}})
+    );
+    // What a firmware campaign sets stays at its node.
+    assert_eq!(b.values("m", Shared), json!({"interval_s": 10}));
+    // A change at the other node, also of an attribute that the first one changes as well.
+    a.set("m", Server, json!({"limit": 81}));
+    b.set("m", Server, json!({"limit": 82, "floor": 2, "hall": null}));
+    exchange(&a, &b);
+    let (here, there) = (a.values("m", Server), b.values("m", Server));
+    assert_eq!(here, there);
+    assert!(here["limit"] == 81 || here["limit"] == 82, "{here}");
+    assert_eq!((&here["floor"], here.get("hall")), (&json!(2), None));
+    // After a restart, nothing differs.
+    let root = b.attributes().root();
+    let b = b.reopened();
+    b.share();
+    assert_eq!(b.attributes().root(), root);
+    assert_eq!(b.values("m", Server), here);
+}
+
+#[test]
+fn attributes_wait_for_their_device() {
+    use AttributeScope::Server;
+    let (a, b, c) = (
+        TestNode::sharing("a"),
+        TestNode::sharing("b"),
+        TestNode::sharing("c"),
+    );
+    a.put(json!({"id": "m", "product": "meter"}));
+    a.set("m", Server, json!({"limit": 80}));
+    b.pull_attributes(&a);
+    // The third node gets them from the second one, which does not know the device.
+    c.pull_attributes(&b);
+    let b = b.reopened();
+    b.share();
+    for node in [&b, &c] {
+        node.pull_selected(&a, |_| true);
+        assert_eq!(node.values("m", Server), json!({"limit": 80}));
+    }
+    exchange(&a, &b);
+    exchange(&a, &c);
+    // A change of an attribute that was waiting.
+    c.set("m", Server, json!({"limit": 70}));
+    exchange(&a, &c);
+    assert_eq!(a.values("m", Server), json!({"limit": 70}));
+}
+
+#[test]
+fn attributes_are_removed_with_their_device() {
+    use AttributeScope::Server;
+    let (a, b) = (TestNode::sharing("a"), TestNode::sharing("b"));
+    let empty = a.attributes().root();
+    a.put(json!({"id": "m", "product": "meter"}));
+    a.set("m", Server, json!({"limit": 80}));
+    exchange(&a, &b);
+    a.remove("m");
+    // The other node does not know that yet, and its attributes do not come back.
+    a.pull_attributes(&b);
+    exchange(&a, &b);
+    assert_eq!(b.attributes().root(), empty);
+    // Nor do those of the earlier device belong to a later one with the same id.
+    a.put(json!({"id": "m", "product": "meter"}));
+    exchange(&a, &b);
+    b.set("m", Server, json!({"limit": 1}));
+    exchange(&a, &b);
+    a.remove("m");
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    a.put(json!({"id": "m", "product": "meter"}));
+    a.set("m", Server, json!({"floor": 2}));
+    a.pull_attributes(&b);
+    assert_eq!(a.values("m", Server), json!({"floor": 2}));
+    b.pull_attributes(&a);
+    assert_eq!(b.values("m", Server), json!({"limit": 1}));
+    exchange(&a, &b);
+    assert_eq!(b.values("m", Server), json!({"floor": 2}));
+}
+
+#[test]
+fn attributes_changed_outside_the_cluster_are_shared_later() {
+    use AttributeScope::Server;
+    let (a, b) = (TestNode::sharing("a"), TestNode::sharing("b"));
+    a.put(json!({"id": "m", "product": "meter"}));
+    a.set("m", Server, json!({"same": 1, "changed": 1, "removed": 1}));
+    exchange(&a, &b);
+    let a = a.reopened();
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    a.set(
+        "m",
+        Server,
+        json!({"changed": 2, "removed": null, "created": 2}),
+    );
+    a.share();
+    exchange(&a, &b);
+    let expected = json!({"same": 1, "changed": 2, "created": 2});
+    assert_eq!(b.values("m", Server), expected);
+    assert_eq!(a.values("m", Server), expected);
+}
+
+#[test]
+fn observers_learn_of_attributes_changed_at_other_nodes() {
+    use AttributeScope::Shared;
+    let (a, b) = (TestNode::sharing("a"), TestNode::sharing("b"));
+    a.put(json!({"id": "m", "product": "meter"}));
+    exchange(&a, &b);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    b.registry.add_attribute_observer(Box::new(move |change| {
+        assert!(change.is_of_other_node);
+        let mut keys: Vec<_> = change.changed.iter().map(|(key, _)| key.clone()).collect();
+        keys.sort();
+        noted.lock().unwrap().push((keys, change.removed.to_vec()));
+    }));
+    a.set("m", Shared, json!({"x": 1, "y": 2}));
+    b.pull(&a);
+    a.set("m", Shared, json!({"x": null}));
+    b.pull(&a);
+    b.pull(&a);
+    let expected = [
+        (vec!["x".to_owned(), "y".to_owned()], vec![]),
+        (vec![], vec!["x".to_owned()]),
+    ];
+    assert_eq!(*seen.lock().unwrap(), expected);
 }

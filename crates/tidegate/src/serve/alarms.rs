@@ -122,7 +122,7 @@ impl AlarmInputs {
                 if change.scope == AttributeScope::Server {
                     alarms.invalidate_attributes(change.device.no);
                 }
-                if events.has_rules() {
+                if events.has_rules() && !change.is_of_other_node {
                     let mut values: Map<_, _> = change.changed.iter().cloned().collect();
                     values.extend(change.removed.iter().map(|key| (key.clone(), Value::Null)));
                     events.push(QueuedDeviceEvent {

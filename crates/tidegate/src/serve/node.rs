@@ -332,6 +332,10 @@ async fn share_devices(cluster: &NodeCluster, services: &NodeServices) -> anyhow
     let first = cluster.name().first_number();
     services.alarms.alarms.number_from(first);
     services.commands.commands.number_from(first);
+    cluster.share_commands(
+        services.commands.commands.clone(),
+        services.devices.states.clone(),
+    );
     let (cluster, registry) = (cluster.clone(), services.devices.registry.clone());
     let shared = run_blocking("reading the versions of the devices", move || {
         cluster.share_devices(&registry)

@@ -15,17 +15,18 @@ use broker::{
 };
 use bytes::Bytes;
 use cluster::{
-    BoxFuture, ClusterError, ClusterLease, ClusterNode, DownReason, FIRST_REQUEST_KIND, Links as _,
-    Member, MembershipConfig, NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId,
-    PeerNodeInfo, PeerNodeObserver, RECORD_MESSAGE_KIND, RecordReplication, ReplicaPhase,
-    ReplicatedObjects, RequestHandler, RequestLimits, SendMessage,
+    ATTRIBUTE_RECORDS_KIND, BoxFuture, ClusterError, ClusterLease, ClusterNode,
+    DEVICE_RECORDS_KIND, DownReason, FIRST_REQUEST_KIND, Links as _, Member, MembershipConfig,
+    NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId, PeerNodeInfo, PeerNodeObserver,
+    RecordReplication, ReplicaPhase, ReplicatedObjects, RequestHandler, RequestLimits, SendMessage,
 };
 use cluster_nats::{
     ManagedNats, ManagedNatsSettings, ManagedNatsState, NatsFabric, NatsSettings, NatsState,
 };
-use devices::Registry;
+use devices::command::Commands;
 use devices::platform::Reporter;
 use devices::pull::{PullScheduler, ReadingIntake};
+use devices::{DeviceStates, Registry};
 use hooks::MetricFamily;
 use relay::RelayService;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -34,6 +35,7 @@ use store::Store;
 use tokio::runtime::{Handle, Runtime};
 
 use super::blocking_stage::run_blocking;
+use super::cluster_commands::ClusterCommands;
 use super::cluster_drain::NodeDrain;
 use super::cluster_objects::{self, ClusterReplication, NodeObjects};
 use super::cluster_pulls::{self, ClusterReadings, LeasedTurn};
@@ -55,6 +57,8 @@ const DRAINS: u8 = 3;
 const READINGS: u8 = 4;
 /// Subject of calls of the API, see [`api::NodeCallHandler`].
 const API_CALLS: u8 = 5;
+/// Subject of commands that wait for devices at other nodes.
+const COMMANDS: u8 = 6;
 /// Time for the answer of a call of the API, which has limits of its own.
 const API_CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Term of the lease of the node that polls the pull sources.
@@ -75,8 +79,8 @@ struct NodeClusterState {
     objects: Arc<ReplicatedObjects>,
     drain: Arc<NodeDrain>,
     pull_lease: Arc<ClusterLease>,
-    /// The thread that exchanges the devices.
-    records_thread: std::sync::Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// The threads that exchange the devices and their attributes.
+    record_threads: std::sync::Mutex<Vec<std::thread::JoinHandle<()>>>,
     store: Store,
     fabric: NatsFabric,
     managed: Option<ManagedNats>,
@@ -88,35 +92,38 @@ struct NodeClusterState {
 struct BrokerObserver {
     inbox: PeerNodeInbox,
     requests: Arc<NodeRequests>,
-    records: Arc<RecordReplication>,
+    devices: Arc<RecordReplication>,
+    attributes: Arc<RecordReplication>,
     drain: Arc<NodeDrain>,
     reporter: OnceLock<Arc<Reporter>>,
     broker: OnceLock<BrokerHandle>,
     api: OnceLock<Arc<dyn NodeCallHandler>>,
+    commands: OnceLock<Arc<ClusterCommands>>,
 }
 
 impl PeerNodeObserver for BrokerObserver {
     fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
         self.inbox.peer_up(connection(peer), node.as_str());
         self.requests.peer_up(peer, node);
-        self.records.peer_up(peer);
+        self.devices.peer_up(peer);
+        self.attributes.peer_up(peer);
     }
 
     fn peer_down(&self, peer: PeerNodeId, reason: DownReason) {
         self.inbox
             .peer_down(index_of(peer), reason == DownReason::Left);
         self.requests.peer_down(peer);
-        self.records.peer_down(peer);
+        self.devices.peer_down(peer);
+        self.attributes.peer_down(peer);
     }
 
     fn message(&self, peer: PeerNodeId, message: Bytes) {
         let kind = message.first().copied().unwrap_or_default();
-        if kind == RECORD_MESSAGE_KIND {
-            self.records.receive(peer, message);
-        } else if kind >= FIRST_REQUEST_KIND {
-            self.requests.receive(peer, &message);
-        } else {
-            self.inbox.message(index_of(peer), message);
+        match kind {
+            DEVICE_RECORDS_KIND => self.devices.receive(peer, message),
+            ATTRIBUTE_RECORDS_KIND => self.attributes.receive(peer, message),
+            FIRST_REQUEST_KIND.. => self.requests.receive(peer, &message),
+            _ => self.inbox.message(index_of(peer), message),
         }
     }
 
@@ -203,6 +210,15 @@ impl RequestHandler for BrokerRequests {
                     };
                     let stored = tokio::task::spawn_blocking(store).await;
                     stored.map_err(|error| error.to_string())?
+                }))
+            }
+            COMMANDS => {
+                let observer = self.observer.upgrade()?;
+                Some(Box::pin(async move {
+                    let commands = observer.commands.get().cloned();
+                    let commands = commands.ok_or("it is starting")?;
+                    drop(observer);
+                    commands.answer(body).await
                 }))
             }
             API_CALLS => {
@@ -317,11 +333,13 @@ impl NodeCluster {
         let observer = Arc::new(BrokerObserver {
             inbox: PeerNodeInbox::default(),
             requests: NodeRequests::new(RequestLimits::default()),
-            records: RecordReplication::new(),
+            devices: RecordReplication::new(DEVICE_RECORDS_KIND),
+            attributes: RecordReplication::new(ATTRIBUTE_RECORDS_KIND),
             drain: drain.clone(),
             reporter: OnceLock::new(),
             broker: OnceLock::new(),
             api: OnceLock::new(),
+            commands: OnceLock::new(),
         });
         let mut membership = MembershipConfig {
             lease_ms: LEASE.as_millis() as u64,
@@ -358,7 +376,7 @@ impl NodeCluster {
                 objects,
                 drain,
                 pull_lease,
-                records_thread: std::sync::Mutex::default(),
+                record_threads: std::sync::Mutex::default(),
                 store: store.clone(),
                 fabric,
                 managed,
@@ -371,25 +389,38 @@ impl NodeCluster {
         &self.shared.settings.node
     }
 
-    /// Exchanges the devices with the other nodes. To be called before [`start`](Self::start), and before anything changes
-    /// devices. Reads all devices.
+    /// Exchanges the devices and their attributes with the other nodes. To be called before [`start`](Self::start), and
+    /// before anything changes devices. Reads all of them.
     ///
     /// # Errors
-    /// If the store fails, or the thread cannot be started.
+    /// If the store fails, or a thread cannot be started.
     pub(super) fn share_devices(&self, registry: &Registry) -> anyhow::Result<()> {
+        let node = &self.shared.settings.node;
         let changes = registry
-            .share(&self.shared.settings.node)
+            .share(node)
             .context("cannot read the versions of the devices")?;
-        let records = &self.shared.observer.records;
-        let thread = records
-            .start(Arc::new(registry.clone()), changes, self.send_message())
-            .context("cannot start the thread that exchanges devices")?;
-        *self.records_thread() = Some(thread);
+        let (attributes, attribute_changes) = registry
+            .share_attributes(node)
+            .context("cannot read the versions of the attributes")?;
+        let observer = &self.shared.observer;
+        let devices = Arc::new(registry.clone());
+        let threads = [
+            observer
+                .devices
+                .start(devices, changes, self.send_message()),
+            observer
+                .attributes
+                .start(Arc::new(attributes), attribute_changes, self.send_message()),
+        ];
+        for thread in threads {
+            let thread = thread.context("cannot start a thread that exchanges devices")?;
+            self.record_threads().push(thread);
+        }
         Ok(())
     }
 
-    fn records_thread(&self) -> std::sync::MutexGuard<'_, Option<std::thread::JoinHandle<()>>> {
-        let lock = self.shared.records_thread.lock();
+    fn record_threads(&self) -> std::sync::MutexGuard<'_, Vec<std::thread::JoinHandle<()>>> {
+        let lock = self.shared.record_threads.lock();
         lock.unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -453,6 +484,18 @@ impl NodeCluster {
         }));
         // Set once.
         let _ = self.shared.observer.broker.set(broker);
+    }
+
+    /// Takes waiting commands over from the other nodes when their devices connect to this one.
+    pub(super) fn share_commands(&self, commands: Commands, states: DeviceStates) {
+        if let Some(runtime) = &*self.runtime() {
+            let observer = &self.shared.observer;
+            let requests = observer.requests.clone();
+            let moving =
+                ClusterCommands::start(commands, states, requests, COMMANDS, runtime.handle());
+            // Set once.
+            let _ = observer.commands.set(moving);
+        }
     }
 
     /// One node polls the pull sources, and each stores the readings of its own devices. To be called within the runtime, before
@@ -521,11 +564,13 @@ impl NodeCluster {
             );
         }
         runtime.shutdown_background();
-        // It uses the store.
-        self.shared.observer.records.stop();
-        let thread = self.records_thread().take();
+        // They use the store.
+        self.shared.observer.devices.stop();
+        self.shared.observer.attributes.stop();
+        let threads = std::mem::take(&mut *self.record_threads());
         let stopped = run_blocking("stopping the exchange of devices", move || {
-            thread.is_none_or(|thread| thread.join().is_ok())
+            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            ended.iter().all(Result::is_ok)
         });
         if !stopped.await.unwrap_or(false) {
             tracing::error!("the exchange of devices panicked; this is a bug");

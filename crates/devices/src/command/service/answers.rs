@@ -50,7 +50,14 @@ impl CommandsInner {
         device: DeviceNo,
         number: u64,
     ) -> Result<Option<CommandId>, CommandError> {
-        let current = CommandId(lock(&self.open).next).with_device_number(number);
+        let current = {
+            let open = lock(&self.open);
+            // Also one of another node, whose number has other bits.
+            if let Some(id) = open.with_device_number(device, number) {
+                return Ok(Some(id));
+            }
+            CommandId(open.next).with_device_number(number)
+        };
         // The node may have joined a cluster while the command was open.
         for id in [current, CommandId(number)] {
             let command = self.get(id)?;

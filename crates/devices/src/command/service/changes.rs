@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::lifecycle::{CommandTransition, apply};
 use super::super::open_commands::OpenCommands;
 use super::super::record::{Command, CommandId};
-use super::commands_inner::{CommandsInner, lock};
+use super::commands_inner::{CommandJob, CommandsInner, lock};
 
 impl CommandsInner {
     pub(super) fn load(&self) -> Result<(), store::StoreError> {
@@ -41,7 +41,8 @@ impl CommandsInner {
         if !apply(&mut command, transition, self.now_ms()) {
             return Ok(None);
         }
-        let written = self.store.put(&command, None);
+        let written = self.store.put(&command);
+        let is_awaited;
         {
             let mut open = lock(&self.open);
             open.update(&command);
@@ -51,6 +52,11 @@ impl CommandsInner {
                 Ok(()) => open.mark_written(id),
                 Err(_) => open.keep_unwritten(command.clone()),
             }
+            is_awaited = command.state.is_final() && open.is_awaited(&command);
+        }
+        if is_awaited {
+            self.wake_pollers(command.device_no);
+            self.queue.push(CommandJob::ResumeDevice(command.device_no));
         }
         if let Err(error) = written {
             self.write_errors.fetch_add(1, Relaxed);

@@ -32,6 +32,8 @@ pub enum CommandError {
     NotFound(CommandId),
     #[error("the command has already ended: {}", .0.as_str())]
     Ended(CommandState),
+    #[error("the command is moving to the node of the device; repeat the request")]
+    Moving,
     #[error(transparent)]
     Store(#[from] store::StoreError),
     #[error(transparent)]
@@ -73,6 +75,8 @@ pub(in super::super) struct CommandsInner {
     pub(super) replies: QueueProgress,
     /// Devices to check again, with the time.
     pub(super) rechecks: Mutex<BTreeSet<(u64, DeviceNo)>>,
+    /// Devices with commands that are offered to another node, with the time at which that ends.
+    pub(super) holds: Mutex<BTreeSet<(u64, DeviceNo)>>,
     pub(super) purged_ms: AtomicU64,
     pub(super) observers: RwLock<Vec<CommandObserver>>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,

@@ -117,7 +117,7 @@ impl CommandsInner {
             batch: request.batch,
             device_no: device.no,
         };
-        self.store.put(&command, Some(next + 1))?;
+        self.store.put_new(&command, Some(next + 1))?;
         {
             let mut open = lock(&self.open);
             open.next = next + 1;

@@ -80,6 +80,12 @@ impl CommandsInner {
         CommandWaiter { end, _place: place }
     }
 
+    pub(super) fn has_waiter(&self, command: CommandId) -> bool {
+        let waiters = lock(&self.waiters);
+        let mut of_command = waiters.get(&command).into_iter().flatten();
+        of_command.any(|waiter| !waiter.is_closed())
+    }
+
     pub(super) fn notify_waiters(&self, command: &Command) {
         for ended in lock(&self.waiters)
             .remove(&command.id)

@@ -50,6 +50,7 @@ impl CommandsInner {
         for (_, device) in again {
             self.queue.push(CommandJob::ResumeDevice(device));
         }
+        self.end_holds(now_ms);
         self.retry_unwritten();
         self.purge(now_ms);
         let (next_ms, has_unwritten) = {
@@ -57,8 +58,15 @@ impl CommandsInner {
             (open.next_due_ms(), open.has_unwritten())
         };
         let again_ms = lock(&self.rechecks).first().map(|(at_ms, _)| *at_ms);
+        let held_ms = lock(&self.holds).first().map(|(at_ms, _)| *at_ms);
         let retry_ms = has_unwritten.then_some(now_ms + RETRY_MS);
-        let times = [next_ms, again_ms, retry_ms, Some(now_ms + PURGE_MS)];
+        let times = [
+            next_ms,
+            again_ms,
+            held_ms,
+            retry_ms,
+            Some(now_ms + PURGE_MS),
+        ];
         let next_ms = times.into_iter().flatten().min().unwrap_or(now_ms);
         Duration::from_millis(next_ms.saturating_sub(now_ms))
     }
@@ -109,7 +117,7 @@ impl CommandsInner {
         let _notify_guard = lock(&self.notify_lock);
         let rest = lock(&self.open).all_unwritten();
         for command in rest {
-            if self.store.put(&command, None).is_err() {
+            if self.store.put(&command).is_err() {
                 return;
             }
             lock(&self.open).mark_written(command.id);

@@ -124,6 +124,104 @@ fn attributes_are_those_of_the_node_of_the_device() {
 }
 
 #[test]
+fn attributes_follow_a_device_that_moves() {
+    let Some(cluster) = Cluster::shared() else {
+        return;
+    };
+    let [a, b, c] = &cluster.nodes[..] else {
+        panic!("expected three nodes");
+    };
+    let product = product(&cluster.nodes, &json!({}));
+    let id = name("moving");
+    assert_eq!(device(a, &id, &product).status, 201);
+    let path = format!("devices/{id}/attributes");
+    let mut raw = connected(a, &id);
+    raw.publish_qos1("v1/devices/me/attributes", r#"{"firmware":"1.2"}"#, 1);
+    let set = put(c, &format!("{path}/shared"), &json!({"interval_s": 10}));
+    assert_eq!(set.status, 204, "{}", set.body);
+    drop(raw);
+    let mut number = 0;
+    for node in [b, c, a] {
+        let mut raw = connected(node, &id);
+        raw.subscribe("v1/devices/me/attributes/response/+", 0);
+        eventually("the device gets its attributes", || {
+            number += 1;
+            let topic = format!("v1/devices/me/attributes/request/{number}");
+            raw.publish(
+                &topic,
+                r#"{"clientKeys":"firmware","sharedKeys":"interval_s"}"#,
+            );
+            let packet = raw.recv(kind::PUBLISH);
+            let answer: Value = serde_json::from_slice(&packet.payload).unwrap();
+            answer == json!({"client": {"firmware": "1.2"}, "shared": {"interval_s": 10}})
+        });
+    }
+    // A change at the node where the device is, which was made through another one, reaches it once.
+    let mut raw = connected(b, &id);
+    raw.subscribe("v1/devices/me/attributes", 1);
+    for interval_s in [20, 30] {
+        let shared = json!({"interval_s": interval_s});
+        let set = put(c, &format!("{path}/shared"), &shared);
+        assert_eq!(set.status, 204, "{}", set.body);
+        let packet = raw.recv(kind::PUBLISH);
+        raw.acknowledge(&packet);
+        let pushed: Value = serde_json::from_slice(&packet.payload).unwrap();
+        assert_eq!(pushed, shared);
+    }
+}
+
+#[test]
+fn waiting_commands_follow_a_device_that_moves() {
+    let Some(cluster) = Cluster::shared() else {
+        return;
+    };
+    let [a, b, c] = &cluster.nodes[..] else {
+        panic!("expected three nodes");
+    };
+    let product = product(&cluster.nodes, &json!({}));
+    let id = name("waits");
+    assert_eq!(device(a, &id, &product).status, 201);
+    drop(connected(a, &id));
+    eventually("the device is offline", || {
+        read(c, &format!("devices/{id}"))["state"] == "offline"
+    });
+    let mut sent = Vec::new();
+    for method in ["first", "second"] {
+        let call = json!({"method": method, "wait": false, "expires_in_s": 600});
+        let path = format!("devices/{id}/commands");
+        let (status, accepted) = api_at(b.address("http"), "POST", &path, &call);
+        assert_eq!(
+            (status, &accepted["state"]),
+            (202, &json!("pending")),
+            "{accepted}"
+        );
+        assert_eq!(
+            read(c, &format!("commands/{}", accepted["id"]))["state"],
+            "pending"
+        );
+        sent.push(accepted["id"].clone());
+    }
+    let mut raw = connected(c, &id);
+    raw.subscribe("v1/devices/me/rpc/request/+", 1);
+    for (method, number) in ["first", "second"].into_iter().zip(&sent) {
+        let packet = raw.recv(kind::PUBLISH);
+        raw.acknowledge(&packet);
+        let call: Value = serde_json::from_slice(&packet.payload).unwrap();
+        assert_eq!(call["method"], method);
+        let topic = packet.topic.replace("request", "response");
+        raw.publish(&topic, r#"{"ok":true}"#);
+        eventually("the command has ended", || {
+            read(a, &format!("commands/{number}"))["state"] == "success"
+        });
+    }
+    eventually("all commands are at the node of the device", || {
+        let listed = read(b, &format!("devices/{id}/commands"));
+        let rows = listed["data"].as_array().unwrap();
+        rows.len() == 2 && rows.iter().all(|row| row["node"] == "node-3")
+    });
+}
+
+#[test]
 fn telemetry_of_a_device_that_has_moved_is_complete() {
     let Some(cluster) = Cluster::shared() else {
         return;
@@ -153,6 +251,17 @@ fn telemetry_of_a_device_that_has_moved_is_complete() {
         assert_eq!(latest["values"]["x"]["value"], 3);
         assert_eq!(latest["values"]["y"]["ts_ms"], time_ms(1000));
         assert_eq!(latest["missing_nodes"], json!([]));
+        let query = json!({
+            "devices": [id], "keys": ["x"], "from_ms": time_ms(0), "functions": ["avg", "max"],
+        });
+        let (status, intervals) = api_at(node.address("http"), "POST", "telemetry/query", &query);
+        assert_eq!(status, 200, "{intervals}");
+        assert_eq!(
+            intervals["data"][0]["values"],
+            json!({"avg": 2.0, "max": 3}),
+            "{intervals}"
+        );
+        assert_eq!(read(node, "device-counts")["missing_nodes"], json!([]));
     }
     let deleted = send(c, "", "DELETE", &format!("/api/v1/{path}"), &Value::Null);
     assert_eq!(deleted.status, 204, "{}", deleted.body);

@@ -152,6 +152,17 @@ fn devices_survive_the_node_that_has_registered_them() {
     for id in [kept, changed, removed] {
         assert_eq!(device(&cluster.nodes[0], id, &product).status, 201);
     }
+    // No node has seen the device, so each answers with what it has itself.
+    let attributes = format!("devices/{kept}/attributes/server");
+    let set = put(&cluster.nodes[0], &attributes, &json!({"limit": 80}));
+    assert_eq!(set.status, 204, "{}", set.body);
+    let limit = |node: &Node| {
+        let found = get(node, &format!("/api/v1/{attributes}"));
+        found.body["data"][0]["value"].clone()
+    };
+    for node in &cluster.nodes {
+        eventually("the node has the attribute", || limit(node) == 80);
+    }
     cluster.nodes[0].signal(libc::SIGKILL);
     assert!(cluster.nodes[0].wait(Duration::from_secs(10)).is_some());
     for node in &cluster.nodes[1..] {
@@ -167,6 +178,8 @@ fn devices_survive_the_node_that_has_registered_them() {
         put(&cluster.nodes[1], "devices/changed", &renamed).status,
         200
     );
+    let set = put(&cluster.nodes[2], &attributes, &json!({"limit": 70}));
+    assert_eq!(set.status, 204, "{}", set.body);
     assert_eq!(delete(&cluster.nodes[2], "devices/removed").status, 204);
     assert_eq!(device(&cluster.nodes[2], added, &product).status, 201);
     assert!(is_accepted(&cluster.nodes[1], added));
@@ -180,4 +193,7 @@ fn devices_survive_the_node_that_has_registered_them() {
             && is_accepted(returned, added)
     });
     assert!(is_accepted(returned, kept));
+    eventually("the returned node has the later value", || {
+        limit(returned) == 70
+    });
 }

@@ -1,0 +1,574 @@
+//! The attributes of devices as records that all nodes of a cluster have, so that a device finds them at whichever node it
+//! connects to.
+//!
+//! A record is one attribute. Its id is that of the device, NUL, the letter of the scope and the key; its content is the
+//! time at which the device was created (8 bytes, big-endian) and the value as JSON. The time in its version is that of the
+//! last change of the attribute.
+//!
+//! Records belong to the device that was created at that time:
+//! - the attributes of a device that is removed, or replaced by another one with the same id, are forgotten with it by each
+//!   node for itself;
+//! - a record whose device has not arrived yet waits in the table `attribute_awaiting`.
+
+use std::ops::Bound;
+use std::sync::{Arc, PoisonError};
+
+use cluster::{
+    NodeName, Record, RecordChanges, RecordDigests, RecordVersion, SharedRecords,
+    SharedRecordsError,
+};
+use serde_json::Value;
+use series::DeviceNo;
+use store::{Durability, TableBatch};
+
+use super::attribute_scope::AttributeScope;
+use super::keys::{DeviceName, attribute_row, split_attribute_row};
+use super::observers::AttributeChange;
+use super::shared_versions::{SharedVersions, VersionTransaction, decode_awaiting};
+use super::{Registry, RegistryError, RegistryInner};
+use crate::device::Device;
+
+/// Attributes that get their first version in one batch.
+const BATCH_ATTRIBUTES: usize = 2000;
+/// What follows `fw_` or `sw_` in the attributes of a firmware campaign.
+const CAMPAIGN_KEYS: [&str; 8] = [
+    "title",
+    "version",
+    "tag",
+    "size",
+    "checksum_algorithm",
+    "checksum",
+    "url",
+    "ts",
+];
+
+/// Whether all nodes of a cluster have an attribute. Those that a firmware campaign sets stay at its node, which is the only
+/// one with the package.
+#[must_use]
+pub fn is_shared_attribute(scope: AttributeScope, key: &str) -> bool {
+    let of_campaign = match scope {
+        AttributeScope::Client => return true,
+        AttributeScope::Shared => Some(key),
+        AttributeScope::Server => key.strip_prefix("target_"),
+    };
+    let name = of_campaign.and_then(|key| key.strip_prefix("fw_").or(key.strip_prefix("sw_")));
+    !name.is_some_and(|name| CAMPAIGN_KEYS.contains(&name))
+}
+
+/// The attributes of a registry, for the exchange with other nodes.
+pub struct SharedAttributes(Registry);
+
+/// The parts of the id of a record.
+struct AttributeName<'a> {
+    device: &'a str,
+    scope: AttributeScope,
+    key: &'a str,
+}
+
+impl<'a> AttributeName<'a> {
+    fn parse(id: &'a str) -> Option<Self> {
+        let (device, rest) = id.split_once('\0')?;
+        let is_its = |scope: &AttributeScope| rest.starts_with(char::from(scope.letter()));
+        let scope = AttributeScope::ALL.into_iter().find(is_its)?;
+        let key = &rest[1..];
+        let is_valid = !key.is_empty() && is_shared_attribute(scope, key);
+        is_valid.then_some(Self { device, scope, key })
+    }
+}
+
+fn record_id(device: &Device, scope: AttributeScope, key: &str) -> String {
+    format!("{}\0{}{key}", device.id, char::from(scope.letter()))
+}
+
+fn encode_content(device: &Device, json: &[u8]) -> Vec<u8> {
+    [&device.created_ms.to_be_bytes()[..], json].concat()
+}
+
+/// The time at which the device was created, and the value.
+fn decode_content(content: &[u8]) -> Option<(u64, &[u8])> {
+    let (created, json) = content.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*created), json))
+}
+
+/// An attribute that another node has changed, for the observers.
+struct AppliedAttribute {
+    device: Arc<Device>,
+    scope: AttributeScope,
+    key: String,
+    /// `None`: it was removed.
+    value: Option<Value>,
+}
+
+impl Registry {
+    /// Shares the attributes of the devices with the other nodes of a cluster from now on; returns them, and the changes that
+    /// the other nodes have to be told. Called once, after [`share`](Self::share) and before anything changes attributes. Reads
+    /// all attributes.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn share_attributes(
+        &self,
+        node: &NodeName,
+    ) -> Result<(SharedAttributes, RecordChanges), RegistryError> {
+        let shared = SharedVersions::of_attributes(&self.inner.tables, node)?;
+        let changes = shared.changes.clone();
+        // Set once.
+        let _ = self.inner.shared_attributes.set(shared);
+        self.inner.load_attribute_versions()?;
+        Ok((SharedAttributes(self.clone()), changes))
+    }
+}
+
+/// Changes of attributes in one batch of the store.
+pub(super) struct AttributeTransaction<'a> {
+    inner: &'a RegistryInner,
+    pub(super) batch: TableBatch,
+    /// `None` outside a cluster.
+    versions: Option<VersionTransaction<'a>>,
+}
+
+impl<'a> AttributeTransaction<'a> {
+    pub(super) fn new(inner: &'a RegistryInner) -> Result<Self, RegistryError> {
+        Ok(Self {
+            inner,
+            batch: inner.tables.batch()?,
+            versions: inner.shared_attributes.get().map(VersionTransaction::new),
+        })
+    }
+
+    /// Writes an attribute that this node changes; `None` removes it. In a cluster, the time of the change is later than that of
+    /// the change before, at whichever node that was.
+    pub(super) fn write(
+        &mut self,
+        device: &Device,
+        scope: AttributeScope,
+        key: &str,
+        json: Option<&[u8]>,
+        now_ms: u64,
+    ) -> Result<(), RegistryError> {
+        let mut time_ms = now_ms;
+        if let Some(versions) = &mut self.versions
+            && is_shared_attribute(scope, key)
+        {
+            let id = record_id(device, scope, key);
+            // What does not exist needs no version.
+            if json.is_some() || versions.row(&id)?.is_some_and(|row| !row.is_removed) {
+                let state = (0, json.is_none());
+                time_ms = versions.stamp(&mut self.batch, &id, None, state)?.time_ms;
+            }
+        }
+        self.put(device.no, scope, key, json, time_ms)
+    }
+
+    fn put(
+        &mut self,
+        no: DeviceNo,
+        scope: AttributeScope,
+        key: &str,
+        json: Option<&[u8]>,
+        time_ms: u64,
+    ) -> Result<(), RegistryError> {
+        let row = attribute_row(no, scope, key);
+        match json {
+            None => self.batch.remove(&self.inner.attributes, &row)?,
+            Some(json) => {
+                let value = [&time_ms.to_be_bytes()[..], json].concat();
+                self.batch.put(&self.inner.attributes, &row, &value)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn commit(self) -> Result<(), RegistryError> {
+        if let Some(versions) = &self.versions {
+            versions.prepare();
+        }
+        self.batch.commit(Durability::Buffered)?;
+        if let Some(versions) = self.versions {
+            versions.finish();
+        }
+        Ok(())
+    }
+
+    /// Stores a record of another node, which is later than that of this one.
+    fn apply(
+        &mut self,
+        record: &Record,
+        applied: &mut Vec<AppliedAttribute>,
+    ) -> Result<(), RegistryError> {
+        let inner = self.inner;
+        let Some(versions) = &mut self.versions else {
+            return Ok(());
+        };
+        let content = record.content.as_deref().map(decode_content);
+        let (Some(name), None | Some(Some(_))) = (AttributeName::parse(&record.id), content) else {
+            tracing::warn!(
+                id = record.id,
+                "an attribute of another node cannot be read and is missing here; run the same version on all nodes"
+            );
+            return Ok(());
+        };
+        let device = inner.find(&DeviceName::Id(name.device))?;
+        let state = (0, content.is_none());
+        let json = match (content.flatten(), &device) {
+            (None, _) => None,
+            (Some((created_ms, json)), Some(device)) if created_ms == device.created_ms => {
+                Some(json)
+            }
+            (Some((created_ms, _)), _) => {
+                let is_obsolete = match &device {
+                    // That node learns of the later device.
+                    Some(device) => created_ms < device.created_ms,
+                    None => inner.was_removed_after(name.device, created_ms)?,
+                };
+                if !is_obsolete {
+                    versions.stamp(&mut self.batch, &record.id, Some(record.version), state)?;
+                    let content = record.content.as_deref().unwrap_or_default();
+                    versions.set_awaiting(&mut self.batch, &record.id, record.version, content)?;
+                }
+                return Ok(());
+            }
+        };
+        versions.stamp(&mut self.batch, &record.id, Some(record.version), state)?;
+        let Some(device) = device else {
+            return Ok(());
+        };
+        self.put(
+            device.no,
+            name.scope,
+            name.key,
+            json,
+            record.version.time_ms,
+        )?;
+        applied.push(AppliedAttribute {
+            device,
+            scope: name.scope,
+            key: name.key.to_owned(),
+            value: json.and_then(|json| serde_json::from_slice(json).ok()),
+        });
+        Ok(())
+    }
+}
+
+impl RegistryInner {
+    /// Whether this node knows that a device with this id was removed after that time.
+    fn was_removed_after(&self, device: &str, time_ms: u64) -> Result<bool, RegistryError> {
+        let row = match self.shared.get() {
+            Some(shared) => shared.row(device)?,
+            None => None,
+        };
+        Ok(row.is_some_and(|row| row.is_removed && row.version.time_ms >= time_ms))
+    }
+
+    /// Removes the attributes of a device with their versions. Other nodes do so when they learn of the removal of the device.
+    pub(super) fn remove_attributes(
+        &self,
+        batch: &mut TableBatch,
+        versions: &mut Option<VersionTransaction<'_>>,
+        device: &Device,
+    ) -> Result<(), RegistryError> {
+        let mut rows = Vec::new();
+        let prefix = device.no.0.to_be_bytes();
+        self.attributes
+            .scan(&prefix, Bound::Unbounded, &mut |row, _| {
+                rows.push(row.to_vec());
+                true
+            })?;
+        for row in rows {
+            if let Some(versions) = versions
+                && let Some((scope, key)) = split_attribute_row(&row)
+            {
+                versions.forget(batch, &record_id(device, scope, &key))?;
+            }
+            batch.remove(&self.attributes, &row)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the records that wait for a device with this id. They are those of a device that was removed.
+    pub(super) fn forget_awaiting_attributes(
+        &self,
+        batch: &mut TableBatch,
+        versions: &mut Option<VersionTransaction<'_>>,
+        device: &str,
+    ) -> Result<(), RegistryError> {
+        if let Some(versions) = versions {
+            for record in self.awaiting_attributes(device)? {
+                versions.forget(batch, &record.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn awaiting_attributes(&self, device: &str) -> Result<Vec<Record>, RegistryError> {
+        let shared = self.shared_attributes.get();
+        let Some(shared) = shared.filter(|shared| shared.may_await()) else {
+            return Ok(Vec::new());
+        };
+        let prefix = format!("{device}\0");
+        let mut records = Vec::new();
+        shared
+            .awaiting
+            .scan(prefix.as_bytes(), Bound::Unbounded, &mut |id, row| {
+                records.extend(decode_awaiting(id, row));
+                true
+            })?;
+        Ok(records)
+    }
+
+    /// Stores the records that have waited for this device.
+    pub(super) fn apply_awaiting_attributes(&self, device: &Device) -> Result<(), RegistryError> {
+        let records = self.awaiting_attributes(device.id.as_str())?;
+        match records.is_empty() {
+            true => Ok(()),
+            false => self.apply_attributes(&records, true),
+        }
+    }
+
+    /// Stores records of other nodes. `was_awaiting`: those that had no device when they arrived.
+    fn apply_attributes(
+        &self,
+        records: &[Record],
+        was_awaiting: bool,
+    ) -> Result<(), RegistryError> {
+        let lock = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = AttributeTransaction::new(self)?;
+        let mut applied = Vec::new();
+        for record in records {
+            let Some(versions) = &changes.versions else {
+                return Ok(());
+            };
+            let known = versions.row(&record.id)?.map(|row| row.version);
+            let is_due = match was_awaiting {
+                true => known == Some(record.version),
+                false => known.is_none_or(|known| known < record.version),
+            };
+            if is_due {
+                changes.apply(record, &mut applied)?;
+            }
+        }
+        changes.commit()?;
+        drop(lock);
+        // Attributes that were changed together follow each other.
+        let is_same = |one: &AppliedAttribute, other: &AppliedAttribute| {
+            (one.device.no, one.scope) == (other.device.no, other.scope)
+        };
+        for together in applied.chunk_by(is_same) {
+            let (mut changed, mut removed) = (Vec::new(), Vec::new());
+            for AppliedAttribute { key, value, .. } in together {
+                match value {
+                    Some(value) => changed.push((key.clone(), value.clone())),
+                    None => removed.push(key.clone()),
+                }
+            }
+            self.notify_attribute_observers(&AttributeChange {
+                device: &together[0].device,
+                scope: together[0].scope,
+                changed: &changed,
+                removed: &removed,
+                is_of_other_node: true,
+            });
+        }
+        Ok(())
+    }
+
+    /// Computes the digests, and gives versions to what was changed while the node was in no cluster.
+    fn load_attribute_versions(&self) -> Result<(), RegistryError> {
+        let Some(shared) = self.shared_attributes.get() else {
+            return Ok(());
+        };
+        self.forget_removed(shared, wall_clock::now_ms())?;
+        let existing = shared.load_digests()?;
+        let mut awaits = false;
+        shared.awaiting.scan(b"", Bound::Unbounded, &mut |_, _| {
+            awaits = true;
+            false
+        })?;
+        shared.set_may_await(awaits);
+        let known = self.stamp_changed_attributes(shared)?;
+        if known < existing {
+            self.stamp_removed_attributes(shared)?;
+        }
+        Ok(())
+    }
+
+    /// Returns how many attributes had a version already.
+    fn stamp_changed_attributes(&self, shared: &SharedVersions) -> Result<u64, RegistryError> {
+        let (mut known, mut from) = (0, Some(Vec::new()));
+        let mut device: Option<Device> = None;
+        while let Some(start) = from.take() {
+            let mut found = Vec::new();
+            self.attributes
+                .scan(&[], Bound::Included(&start), &mut |row, value| {
+                    if found.len() == BATCH_ATTRIBUTES {
+                        from = Some(row.to_vec());
+                        return false;
+                    }
+                    found.push((row.to_vec(), value.to_vec()));
+                    true
+                })?;
+            let _lock = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changes = AttributeTransaction::new(self)?;
+            for (row, value) in found {
+                let no = row.first_chunk::<4>();
+                let no = no.map(|no| DeviceNo(u32::from_be_bytes(*no)));
+                let (Some(no), Some((scope, key))) = (no, split_attribute_row(&row)) else {
+                    continue;
+                };
+                if device.as_ref().is_none_or(|device| device.no != no) {
+                    device = self.load_device_uncached(no)?;
+                }
+                let (Some(device), Some((time, json))) = (&device, value.split_first_chunk::<8>())
+                else {
+                    continue;
+                };
+                if !is_shared_attribute(scope, &key) {
+                    continue;
+                }
+                let id = record_id(device, scope, &key);
+                let before = shared.row(&id)?;
+                let updated_ms = u64::from_be_bytes(*time);
+                if let Some(before) = before.filter(|before| !before.is_removed) {
+                    known += 1;
+                    if before.version.time_ms == updated_ms {
+                        continue;
+                    }
+                }
+                let before = before.map(|before| before.version);
+                // Not the time of the start: the later of two nodes that meet must not win because of that.
+                let version = RecordVersion::next(before, updated_ms, shared.node());
+                if let Some(versions) = &mut changes.versions {
+                    versions.stamp(&mut changes.batch, &id, Some(version), (0, false))?;
+                }
+                if version.time_ms != updated_ms {
+                    changes.put(no, scope, &key, Some(json), version.time_ms)?;
+                }
+            }
+            changes.commit()?;
+        }
+        Ok(known)
+    }
+
+    fn stamp_removed_attributes(&self, shared: &SharedVersions) -> Result<(), RegistryError> {
+        let mut existing = Vec::new();
+        shared.scan(None, &mut |id, row| {
+            if !row.is_removed {
+                existing.push(id.to_owned());
+            }
+            true
+        })?;
+        for portion in existing.chunks(BATCH_ATTRIBUTES) {
+            let _lock = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changes = AttributeTransaction::new(self)?;
+            for id in portion {
+                if shared.awaiting.has(id.as_bytes())? {
+                    continue;
+                }
+                let Some(name) = AttributeName::parse(id) else {
+                    continue;
+                };
+                let Some(versions) = &mut changes.versions else {
+                    return Ok(());
+                };
+                match self.find(&DeviceName::Id(name.device))? {
+                    Some(device) => {
+                        let row = attribute_row(device.no, name.scope, name.key);
+                        if !self.attributes.has(&row)? {
+                            versions.stamp(&mut changes.batch, id, None, (0, true))?;
+                        }
+                    }
+                    // Removed with its device.
+                    None => versions.forget(&mut changes.batch, id)?,
+                }
+            }
+            changes.commit()?;
+        }
+        Ok(())
+    }
+
+    fn read_attribute_record(&self, id: &str) -> Result<Option<Record>, RegistryError> {
+        // The version and the value are those of one moment.
+        let _lock = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(shared), Some(name)) = (self.shared_attributes.get(), AttributeName::parse(id))
+        else {
+            return Ok(None);
+        };
+        let Some(row) = shared.row(id)? else {
+            return Ok(None);
+        };
+        let mut record = Record {
+            id: id.to_owned(),
+            version: row.version,
+            content: None,
+        };
+        if row.is_removed {
+            return Ok(Some(record));
+        }
+        if shared.may_await()
+            && let Some(row) = shared.awaiting.get(id.as_bytes())?
+        {
+            return Ok(decode_awaiting(id.as_bytes(), &row));
+        }
+        let device = match self.owner(&DeviceName::Id(name.device).encode())? {
+            Some(no) => self.load_device_uncached(no)?,
+            None => None,
+        };
+        let Some(device) = device else {
+            return Ok(None);
+        };
+        let row = attribute_row(device.no, name.scope, name.key);
+        let json = |value: &[u8]| value.get(8..).map(<[u8]>::to_vec);
+        let Some(json) = self.attributes.get_with(&row, json)?.flatten() else {
+            return Ok(None);
+        };
+        record.content = Some(encode_content(&device, &json));
+        Ok(Some(record))
+    }
+}
+
+impl SharedRecords for SharedAttributes {
+    fn context(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn merge_context(&self, _context: &[u8]) -> Result<(), SharedRecordsError> {
+        Ok(())
+    }
+
+    fn root(&self) -> u64 {
+        let shared = self.0.inner.shared_attributes.get();
+        shared.map_or(0, |shared| shared.digests().root())
+    }
+
+    fn digests(&self) -> RecordDigests {
+        let shared = self.0.inner.shared_attributes.get();
+        shared.map_or_else(RecordDigests::default, |shared| shared.digests().clone())
+    }
+
+    fn versions(
+        &self,
+        bucket: u16,
+        each: &mut dyn FnMut(&str, RecordVersion),
+    ) -> Result<(), SharedRecordsError> {
+        match self.0.inner.shared_attributes.get() {
+            Some(shared) => Ok(shared.remembered(bucket, each)?),
+            None => Ok(()),
+        }
+    }
+
+    fn version(&self, id: &str) -> Result<Option<RecordVersion>, SharedRecordsError> {
+        let row = match self.0.inner.shared_attributes.get() {
+            Some(shared) => shared.row(id)?,
+            None => None,
+        };
+        Ok(row.map(|row| row.version))
+    }
+
+    fn read(&self, id: &str) -> Result<Option<Record>, SharedRecordsError> {
+        Ok(self.0.inner.read_attribute_record(id)?)
+    }
+
+    fn apply(&self, records: Vec<Record>) -> Result<(), SharedRecordsError> {
+        Ok(self.0.inner.apply_attributes(&records, false)?)
+    }
+}
