@@ -53,11 +53,15 @@ pub(crate) struct TargetArgs {
     /// The broker: HOST:PORT for plain MQTT, or mqtt://HOST:PORT, mqtts://HOST:PORT, ws://HOST:PORT/PATH or wss://...
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:1883")]
     pub(crate) broker: Endpoint,
-    /// The broker's process on this machine: measures its processor time and memory
-    #[arg(long, value_name = "PID")]
-    pub(crate) broker_pid: Option<u32>,
+    /// Where subscribers connect to instead, such as another node of the same cluster
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) subscriber_broker: Option<Endpoint>,
+    /// The broker's process on this machine: measures its processor time and memory. Those of several, such as the nodes of
+    /// a cluster and its NATS servers, are added
+    #[arg(long, value_name = "PID,...", value_delimiter = ',')]
+    pub(crate) broker_pid: Vec<u32>,
     /// A second broker to alternate with; prints the ratio of the first to the second
-    #[arg(long, value_name = "ADDRESS[,PID]")]
+    #[arg(long, value_name = "ADDRESS[,PID,...]")]
     pub(crate) versus: Option<ComparisonBroker>,
     /// Number of measurements of each broker, in turn [default: 1; for comparisons: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]

@@ -17,6 +17,8 @@ pub(crate) const OUTPUT_TOPICS: &str = "bench/out";
 #[derive(Clone, Debug)]
 pub(crate) struct BrokerAccess {
     pub(crate) dialer: BrokerDialer,
+    /// Where subscribers connect to, if not there.
+    pub(crate) subscriber_dialer: Option<BrokerDialer>,
     pub(crate) greeting: ConnectTemplate,
     pub(crate) sources: SourceAddresses,
     pub(crate) client_prefix: String,
@@ -46,6 +48,7 @@ impl BrokerAccess {
                 tls: None,
                 websocket: None,
             },
+            subscriber_dialer: None,
             greeting: ConnectTemplate {
                 version: clients.version.codec(),
                 keep_alive_s: keep_alive_s as u16,
@@ -69,26 +72,23 @@ impl BrokerAccess {
         endpoint: &Endpoint,
     ) -> anyhow::Result<Self> {
         let sources = target.source_addresses.clone().unwrap_or_default();
-        let mut access = Self::without_authentication(clients, endpoint.resolve(&sources)?)?;
+        let dialer = dialer(target, endpoint, &sources)?;
+        let mut access = Self::without_authentication(clients, dialer.target)?;
+        access.dialer = dialer;
         access.sources = sources;
         access.greeting.username = target.username.clone();
         access.greeting.password = target.password.clone();
-        access.dialer.websocket = endpoint
-            .websocket_path
-            .clone()
-            .map(|path| (endpoint.authority(), path));
-        if endpoint.tls {
-            let files = TlsFiles {
-                authorities: target.cafile.clone(),
-                identity: target.cert.clone().zip(target.key.clone()),
-                insecure: target.insecure,
-            };
-            let name = target.server_name.as_ref().unwrap_or(&endpoint.host);
-            let server = ServerName::try_from(name.clone())
-                .with_context(|| format!("`{name}` cannot be the name in a certificate"))?;
-            access.dialer.tls = Some((client_config(&files)?, server));
-        }
         Ok(access)
+    }
+
+    /// Lets subscribers connect to another node of the same cluster.
+    pub(crate) fn with_subscribers_at(
+        mut self,
+        target: &TargetArgs,
+        endpoint: &Endpoint,
+    ) -> anyhow::Result<Self> {
+        self.subscriber_dialer = Some(dialer(target, endpoint, &self.sources)?);
+        Ok(self)
     }
 
     /// A client's identifier: `kind` is one letter, `number` counts over all threads.
@@ -110,6 +110,31 @@ impl BrokerAccess {
         }
         access
     }
+}
+
+fn dialer(
+    target: &TargetArgs,
+    endpoint: &Endpoint,
+    sources: &SourceAddresses,
+) -> anyhow::Result<BrokerDialer> {
+    let websocket = endpoint.websocket_path.clone();
+    let mut dialer = BrokerDialer {
+        target: endpoint.resolve(sources)?,
+        tls: None,
+        websocket: websocket.map(|path| (endpoint.authority(), path)),
+    };
+    if endpoint.tls {
+        let files = TlsFiles {
+            authorities: target.cafile.clone(),
+            identity: target.cert.clone().zip(target.key.clone()),
+            insecure: target.insecure,
+        };
+        let name = target.server_name.as_ref().unwrap_or(&endpoint.host);
+        let server = ServerName::try_from(name.clone())
+            .with_context(|| format!("`{name}` cannot be the name in a certificate"))?;
+        dialer.tls = Some((client_config(&files)?, server));
+    }
+    Ok(dialer)
 }
 
 /// A number that two runs at the same time will hardly share.

@@ -100,7 +100,7 @@ impl ProgressLine {
 /// The look at one run.
 #[derive(Debug)]
 pub(crate) struct RunObserver {
-    meter: Option<ProcessMeter>,
+    meters: Vec<ProcessMeter>,
     line: ProgressLine,
     connections: usize,
     duration_s: f64,
@@ -125,16 +125,19 @@ struct ObserverSample {
 }
 
 impl RunObserver {
-    /// Starts to observe; `pid` is the broker's process, if known. `title` starts the progress line.
+    /// Starts to observe; `pids` are the broker's processes, if known. `title` starts the progress line.
     pub(crate) fn new(
-        pid: Option<u32>,
+        pids: &[u32],
         title: String,
         is_quiet: bool,
         connections: usize,
         duration_s: f64,
     ) -> anyhow::Result<Self> {
         let mut observer = Self {
-            meter: pid.map(ProcessMeter::new).transpose()?,
+            meters: pids
+                .iter()
+                .map(|pid| ProcessMeter::new(*pid))
+                .collect::<anyhow::Result<_>>()?,
             line: ProgressLine {
                 is_shown: !is_quiet && std::io::stderr().is_terminal(),
                 title,
@@ -170,10 +173,12 @@ impl RunObserver {
     }
 
     fn read_usage(&mut self) -> anyhow::Result<ProcessUsage> {
-        let Some(meter) = &mut self.meter else {
-            return Ok(ProcessUsage::default());
-        };
-        let usage = meter.read()?;
+        let mut usage = ProcessUsage::default();
+        for meter in &mut self.meters {
+            let of_process = meter.read()?;
+            usage.cpu_s += of_process.cpu_s;
+            usage.resident_bytes += of_process.resident_bytes;
+        }
         self.broker.rss_peak = self.broker.rss_peak.max(usage.resident_bytes);
         Ok(usage)
     }
@@ -300,7 +305,7 @@ impl RunObserver {
             return Ok(());
         }
         let seconds = elapsed_ns as f64 / 1e9;
-        let is_metered = self.meter.is_some();
+        let is_metered = !self.meters.is_empty();
         self.series.push(SeriesPoint {
             at_s: (now_ns - begin.at_ns) as f64 / 1e9,
             per_second: count.saturating_sub(last.count) as f64 / seconds,
@@ -379,7 +384,7 @@ impl RunObserver {
     pub(crate) fn into_observations(mut self) -> Observations {
         self.line.erase();
         Observations {
-            broker: self.meter.is_some().then_some(self.broker),
+            broker: (!self.meters.is_empty()).then_some(self.broker),
             machine_cpu_s: self.machine_s,
             series: std::mem::take(&mut self.series),
             disk: self.data_dir.is_some().then_some(self.disk),
@@ -397,13 +402,13 @@ impl Drop for RunObserver {
 mod tests {
     use super::*;
 
-    fn observer(pid: Option<u32>) -> RunObserver {
-        RunObserver::new(pid, "test".to_owned(), true, 10, 5.0).expect("this process can be read")
+    fn observer(pids: &[u32]) -> RunObserver {
+        RunObserver::new(pids, "test".to_owned(), true, 10, 5.0).expect("this process can be read")
     }
 
     #[test]
     fn a_series_of_rates() {
-        let mut observer = observer(Some(std::process::id()));
+        let mut observer = observer(&[std::process::id()]);
         observer.note_received(500, 10).expect("observed");
         observer
             .begin_interval(1_000_000_000, 100)
@@ -428,7 +433,7 @@ mod tests {
 
     #[test]
     fn long_runs_are_thinned_out() {
-        let mut observer = observer(None);
+        let mut observer = observer(&[]);
         observer.begin_interval(0, 0).expect("observed");
         for tick in 1..=20_000u64 {
             observer

@@ -125,30 +125,28 @@ impl Endpoint {
     }
 }
 
-/// A broker to compare with: `HOST:PORT[,PID]`.
+/// A broker to compare with: `HOST:PORT[,PID...]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComparisonBroker {
     pub endpoint: Endpoint,
-    pub pid: Option<u32>,
+    /// Its processes on this machine.
+    pub pids: Vec<u32>,
 }
 
 impl FromStr for ComparisonBroker {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (endpoint, pid) = match text.rsplit_once(',') {
-            Some((endpoint, pid)) => {
-                let pid = pid
-                    .trim()
-                    .parse()
-                    .map_err(|_| format!("`{pid}` in `{text}` is not a process id"))?;
-                (endpoint, Some(pid))
-            }
-            None => (text, None),
-        };
+        let (endpoint, pids) = text.split_once(',').unwrap_or((text, ""));
+        let pids = pids.split(',').filter(|pid| !pid.is_empty());
+        let pids = pids.map(|pid| {
+            pid.trim()
+                .parse()
+                .map_err(|_| format!("`{pid}` in `{text}` is not a process id"))
+        });
         Ok(Self {
             endpoint: endpoint.parse()?,
-            pid,
+            pids: pids.collect::<Result<_, _>>()?,
         })
     }
 }
@@ -281,9 +279,11 @@ mod tests {
     #[test]
     fn reads_a_rival() {
         let rival: ComparisonBroker = "127.0.0.1:1884,4242".parse().expect("well-formed");
-        assert_eq!((rival.endpoint.port, rival.pid), (1884, Some(4242)));
+        assert_eq!((rival.endpoint.port, rival.pids), (1884, vec![4242]));
+        let rival: ComparisonBroker = "a:1,4,5".parse().expect("well-formed");
+        assert_eq!(rival.pids, [4, 5]);
         let rival: ComparisonBroker = "127.0.0.1:1884".parse().expect("well-formed");
-        assert_eq!(rival.pid, None);
+        assert_eq!(rival.pids, Vec::<u32>::new());
         assert!(
             "a:1,b"
                 .parse::<ComparisonBroker>()

@@ -73,7 +73,13 @@ pub(super) fn run_load(
     );
     allow_open_files(shape.connections() as u64)?;
     let seconds = load.duration_ns as f64 / 1e9;
-    let mut observer = RunObserver::new(server.pid, title, is_quiet, shape.connections(), seconds)?;
+    let mut observer = RunObserver::new(
+        server.pid.as_slice(),
+        title,
+        is_quiet,
+        shape.connections(),
+        seconds,
+    )?;
     let mut generator = Generator::new(server, endpoints, load)?;
     generator.connect_all(&mut observer)?;
     generator.hold(&mut observer)?;

@@ -58,7 +58,8 @@ impl ConnectScenario {
         let access = target.access.for_next_round(self.connections);
         let (wanted, threads) = (self.connections, access.threads);
         let hold_s = self.hold.as_secs_f64();
-        let mut observer = RunObserver::new(target.pid, title, self.output.quiet, wanted, hold_s)?;
+        let mut observer =
+            RunObserver::new(&target.pids, title, self.output.quiet, wanted, hold_s)?;
         let hold_ns = self.hold.as_nanos() as u64;
         let tally = run_threads(
             &access,

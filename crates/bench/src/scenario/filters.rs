@@ -9,7 +9,6 @@ use super::load_run::{
 };
 use crate::alternation::run_alternating;
 use crate::args::LoadScenarioArgs;
-use crate::broker_access::BrokerAccess;
 use crate::load_shape::{LoadShape, TopicLayout, TopicSpread};
 use crate::units;
 
@@ -45,15 +44,7 @@ impl FiltersScenario {
             load_plan(&self.args.load, shape(self.filters, self.wildcards), pace)?,
             load_plan(&self.args.load, shape(self.pairs, 0.0), pace)?,
         ];
-        let target = BrokerTarget {
-            label: self.args.target.broker.to_string(),
-            access: BrokerAccess::new(
-                &self.args.clients,
-                &self.args.target,
-                &self.args.target.broker,
-            )?,
-            pid: self.args.target.broker_pid,
-        };
+        let target = BrokerTarget::new(&self.args.clients, &self.args.target)?;
         let labels = [
             format!("{} filters", self.filters),
             format!("{} filters", self.pairs),

@@ -48,7 +48,7 @@ impl GeneratorScenario {
         let target = BrokerTarget {
             label: "forwarder".to_owned(),
             access: BrokerAccess::without_authentication(&self.clients, forwarder.address())?,
-            pid: None,
+            pids: Vec::new(),
         };
         let labels = [target.label.clone()];
         let sides = run_alternating(&labels, 1, |_, title| {

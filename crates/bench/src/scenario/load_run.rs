@@ -55,7 +55,25 @@ impl SpreadArgs {
 pub(super) struct BrokerTarget {
     pub(super) label: String,
     pub(super) access: BrokerAccess,
-    pub(super) pid: Option<u32>,
+    /// Its processes on this machine.
+    pub(super) pids: Vec<u32>,
+}
+
+impl BrokerTarget {
+    /// The broker of the options.
+    pub(super) fn new(clients: &ClientArgs, args: &TargetArgs) -> anyhow::Result<Self> {
+        let mut label = args.broker.to_string();
+        let mut access = BrokerAccess::new(clients, args, &args.broker)?;
+        if let Some(other) = &args.subscriber_broker {
+            label = format!("{label} to {other}");
+            access = access.with_subscribers_at(args, other)?;
+        }
+        Ok(Self {
+            label,
+            access,
+            pids: args.broker_pid.clone(),
+        })
+    }
 }
 
 /// The broker, and the one to compare it with if there is one.
@@ -63,16 +81,12 @@ pub(super) fn broker_targets(
     clients: &ClientArgs,
     args: &TargetArgs,
 ) -> anyhow::Result<Vec<BrokerTarget>> {
-    let mut targets = vec![BrokerTarget {
-        label: args.broker.to_string(),
-        access: BrokerAccess::new(clients, args, &args.broker)?,
-        pid: args.broker_pid,
-    }];
+    let mut targets = vec![BrokerTarget::new(clients, args)?];
     if let Some(rival) = &args.versus {
         targets.push(BrokerTarget {
             label: rival.endpoint.to_string(),
             access: BrokerAccess::new(clients, args, &rival.endpoint)?,
-            pid: rival.pid,
+            pids: rival.pids.clone(),
         });
     }
     Ok(targets)
@@ -135,7 +149,7 @@ pub(super) fn measure_load(
     let connections = plan.shape.connections();
     allow_open_files(connections as u64)?;
     let seconds = Duration::from_nanos(plan.duration_ns).as_secs_f64();
-    let mut observer = RunObserver::new(target.pid, title, is_quiet, connections, seconds)?;
+    let mut observer = RunObserver::new(&target.pids, title, is_quiet, connections, seconds)?;
     let threads = access.threads;
     let tally = run_threads(
         &access,

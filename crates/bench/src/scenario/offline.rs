@@ -148,7 +148,7 @@ impl OfflineScenario {
         );
         allow_open_files(connections as u64)?;
         let mut observer =
-            RunObserver::new(target.pid, title, self.output.quiet, connections, 0.0)?;
+            RunObserver::new(&target.pids, title, self.output.quiet, connections, 0.0)?;
         if let Some(dir) = data_dir {
             observer = observer.watch_disk(dir)?;
         }

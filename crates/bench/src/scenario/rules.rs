@@ -12,7 +12,7 @@ use super::load_run::{
 };
 use crate::alternation::run_alternating;
 use crate::args::LoadScenarioArgs;
-use crate::broker_access::{BrokerAccess, OUTPUT_TOPICS};
+use crate::broker_access::OUTPUT_TOPICS;
 use crate::load_shape::{LoadShape, RuleTopics, TopicLayout};
 use crate::metrics::MetricValues;
 use crate::node_api::NodeApi;
@@ -125,15 +125,7 @@ impl RulesScenario {
             .as_ref()
             .map(|node| install_rules(node, &rules))
             .transpose()?;
-        let target = BrokerTarget {
-            label: self.args.target.broker.to_string(),
-            access: BrokerAccess::new(
-                &self.args.clients,
-                &self.args.target,
-                &self.args.target.broker,
-            )?,
-            pid: self.args.target.broker_pid,
-        };
+        let target = BrokerTarget::new(&self.args.clients, &self.args.target)?;
         let mut sides = self.measure(&target, &plan, "full load", installed.as_ref())?;
         let full = sides.first().map(|side| side.total.measures());
         let rate = full.and_then(|full| full.get("throughput")).unwrap_or(0.0);

@@ -83,8 +83,11 @@ impl Worker<'_> {
         let dialed = loop {
             let source = self.access.sources.pick(number, attempt, self.access.run);
             let registry = self.poll.registry();
-            let dialed =
-                BrokerConnection::dial(&self.access.dialer, source, registry, Token(index));
+            let dialer = match (self.connections[index].role, &self.access.subscriber_dialer) {
+                (ConnectionRole::Subscriber(_), Some(dialer)) => dialer,
+                _ => &self.access.dialer,
+            };
+            let dialed = BrokerConnection::dial(dialer, source, registry, Token(index));
             attempt += 1;
             match &dialed {
                 Err(error)
