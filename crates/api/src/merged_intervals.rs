@@ -40,8 +40,11 @@ impl MergedIntervals {
     /// is invalid.
     pub(crate) fn of_body(body: &[u8]) -> Option<(Self, Bytes)> {
         let mut query: Value = serde_json::from_slice(body).ok()?;
-        let names = query.get("functions").and_then(Value::as_array);
-        let names = names.into_iter().flatten();
+        let names = match query.get("functions") {
+            None => &[][..],
+            Some(names) => names.as_array()?,
+        };
+        let names = names.iter();
         let mut functions: Vec<Aggregate> = names
             .map(|name| Aggregate::from_name(name.as_str()?))
             .collect::<Option<_>>()?;
@@ -255,6 +258,7 @@ mod tests {
         ]);
         assert_eq!(combined["data"][0]["values"]["avg"], 1.5);
         assert!(MergedIntervals::of_body(br#"{"functions": ["mode"]}"#).is_none());
+        assert!(MergedIntervals::of_body(br#"{"functions": "max"}"#).is_none());
         assert!(MergedIntervals::of_body(b"[]").is_none());
     }
 

@@ -39,8 +39,8 @@ struct OpenCommand {
     sent_ms: u64,
     due_ms: u64,
     immediate: bool,
-    /// Another node may take it over; it is not sent meanwhile.
-    is_held: bool,
+    /// Until then another node may take it over, and it is not sent; 0: it is not offered.
+    held_until_ms: u64,
 }
 
 impl OpenCommand {
@@ -53,7 +53,7 @@ impl OpenCommand {
             sent_ms: command.sent_at_ms.unwrap_or_default(),
             due_ms: due_ms(command).unwrap_or(u64::MAX),
             immediate: command.immediate,
-            is_held: false,
+            held_until_ms: 0,
         }
     }
 
@@ -75,7 +75,7 @@ impl DeviceQueue {
                 other.is_at_device() && other.id.at_device() == entry.id.at_device()
             };
             entry.state == CommandState::Pending
-                && !entry.is_held
+                && entry.held_until_ms == 0
                 && !self.entries.iter().any(is_same)
         };
         self.entries.iter().find(is_due).map(|entry| entry.id)
@@ -115,13 +115,7 @@ impl OpenCommands {
             (Some(at), false) => queue.entries[at] = OpenCommand::from_command(command),
             (None, true) => {}
             (None, false) => {
-                let entry = OpenCommand::from_command(command);
-                let order = |entry: &OpenCommand| (entry.created_ms, entry.id);
-                // At the end, except for those of another node.
-                let at = queue
-                    .entries
-                    .partition_point(|known| order(known) < order(&entry));
-                queue.entries.insert(at, entry);
+                queue.entries.push(OpenCommand::from_command(command));
                 self.count += 1;
             }
         }
@@ -133,6 +127,16 @@ impl OpenCommands {
                 self.devices.remove(&device);
             }
             None => {}
+        }
+    }
+
+    /// Adds an open command that may be older than others of its device, because another node has accepted it.
+    pub(super) fn insert_by_time(&mut self, command: &Command) {
+        self.update(command);
+        if let Some(queue) = self.devices.get_mut(&command.device_no) {
+            queue
+                .entries
+                .sort_by_key(|entry| (entry.created_ms, entry.id));
         }
     }
 
@@ -178,6 +182,7 @@ impl OpenCommands {
         let is_movable = |entry: &&OpenCommand| {
             entry.state == CommandState::Pending
                 && !entry.immediate
+                && entry.held_until_ms == 0
                 && queue.sending != Some(entry.id)
                 && !self.unwritten.contains_key(&entry.id)
         };
@@ -194,7 +199,7 @@ impl OpenCommands {
     }
 
     /// Does not send a pending command until it is released. Returns whether it is still pending.
-    pub(super) fn hold(&mut self, device: DeviceNo, id: CommandId) -> bool {
+    pub(super) fn hold(&mut self, device: DeviceNo, id: CommandId, until_ms: u64) -> bool {
         let Some(queue) = self.devices.get_mut(&device) else {
             return false;
         };
@@ -205,21 +210,23 @@ impl OpenCommands {
         let Some(entry) = entry.filter(|entry| entry.state == CommandState::Pending) else {
             return false;
         };
-        entry.is_held = true;
+        entry.held_until_ms = until_ms;
         true
     }
 
     pub(super) fn is_held(&self, device: DeviceNo, id: CommandId) -> bool {
         let queue = self.devices.get(&device);
         let entry = queue.and_then(|queue| queue.entry(id));
-        entry.is_some_and(|entry| entry.is_held)
+        entry.is_some_and(|entry| entry.held_until_ms > 0)
     }
 
-    /// Sends the held commands of a device again.
-    pub(super) fn release(&mut self, device: DeviceNo) {
+    /// Sends the commands of a device again that are not held any longer.
+    pub(super) fn release(&mut self, device: DeviceNo, now_ms: u64) {
         let queue = self.devices.get_mut(&device).into_iter();
         for entry in queue.flat_map(|queue| &mut queue.entries) {
-            entry.is_held = false;
+            if entry.held_until_ms <= now_ms {
+                entry.held_until_ms = 0;
+            }
         }
     }
 

@@ -160,10 +160,7 @@ impl Commands {
     /// Fails if the command has ended, does not exist, or is offered to another node.
     pub fn cancel(&self, id: CommandId, who: &str) -> Result<Command, CommandError> {
         let transition = CommandTransition::Cancelled(format!("cancelled by {who}"));
-        if self.inner.is_offered(id)? {
-            return Err(CommandError::Moving);
-        }
-        match self.inner.change(id, transition)? {
+        match self.inner.change_unless_offered(id, transition)? {
             Some(command) => Ok(command),
             None => {
                 let command = self.get(id)?.ok_or(CommandError::NotFound(id))?;
@@ -249,8 +246,8 @@ impl Commands {
         self.inner.queue.is_full()
     }
 
-    /// At most `limit` devices for which commands wait at this node: those with the next numbers after `after`, in their order.
-    /// Reads the disk.
+    /// Up to `limit` devices for which commands wait at this node: those with the next numbers after `after`, in their order,
+    /// and the position to continue from. Reads the disk.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -258,7 +255,7 @@ impl Commands {
         &self,
         after: Option<DeviceNo>,
         limit: usize,
-    ) -> Result<Vec<Arc<Device>>, CommandError> {
+    ) -> Result<(Vec<Arc<Device>>, Option<DeviceNo>), CommandError> {
         self.inner.waiting_devices(after, limit)
     }
 

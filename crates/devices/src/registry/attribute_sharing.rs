@@ -8,15 +8,13 @@
 //! Records belong to the device that was created at that time:
 //! - the attributes of a device that is removed, or replaced by another one with the same id, are forgotten with it by each
 //!   node for itself;
-//! - a record whose device has not arrived yet waits in the table `attribute_awaiting`.
+//! - a record waits in the table `attribute_awaiting` while there is no device with its id, and is not stored while there is
+//!   another one. The comparison with the other node brings it again.
 
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError};
 
-use cluster::{
-    NodeName, Record, RecordChanges, RecordDigests, RecordVersion, SharedRecords,
-    SharedRecordsError,
-};
+use cluster::{Record, RecordDigests, RecordVersion, SharedRecords, SharedRecordsError};
 use serde_json::Value;
 use series::DeviceNo;
 use store::{Durability, TableBatch};
@@ -99,23 +97,9 @@ struct AppliedAttribute {
     value: Option<Value>,
 }
 
-impl Registry {
-    /// Shares the attributes of the devices with the other nodes of a cluster from now on; returns them, and the changes that
-    /// the other nodes have to be told. Called once, after [`share`](Self::share) and before anything changes attributes. Reads
-    /// all attributes.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub fn share_attributes(
-        &self,
-        node: &NodeName,
-    ) -> Result<(SharedAttributes, RecordChanges), RegistryError> {
-        let shared = SharedVersions::of_attributes(&self.inner.tables, node)?;
-        let changes = shared.changes.clone();
-        // Set once.
-        let _ = self.inner.shared_attributes.set(shared);
-        self.inner.load_attribute_versions()?;
-        Ok((SharedAttributes(self.clone()), changes))
+impl SharedAttributes {
+    pub(super) fn new(registry: Registry) -> Self {
+        Self(registry)
     }
 }
 
@@ -194,6 +178,7 @@ impl<'a> AttributeTransaction<'a> {
     fn apply(
         &mut self,
         record: &Record,
+        was_awaiting: bool,
         applied: &mut Vec<AppliedAttribute>,
     ) -> Result<(), RegistryError> {
         let inner = self.inner;
@@ -215,13 +200,17 @@ impl<'a> AttributeTransaction<'a> {
             (Some((created_ms, json)), Some(device)) if created_ms == device.created_ms => {
                 Some(json)
             }
-            (Some((created_ms, _)), _) => {
-                let is_obsolete = match &device {
-                    // That node learns of the later device.
-                    Some(device) => created_ms < device.created_ms,
-                    None => inner.was_removed_after(name.device, created_ms)?,
-                };
-                if !is_obsolete {
+            // One of the nodes has not learnt of the other device yet.
+            (Some(_), Some(_)) if was_awaiting => {
+                return Ok(versions.forget(&mut self.batch, &record.id)?);
+            }
+            (Some(_), Some(_)) => return Ok(()),
+            (Some((created_ms, _)), None) => {
+                if inner.was_removed_after(name.device, created_ms)? {
+                    if was_awaiting {
+                        versions.forget(&mut self.batch, &record.id)?;
+                    }
+                } else {
                     versions.stamp(&mut self.batch, &record.id, Some(record.version), state)?;
                     let content = record.content.as_deref().unwrap_or_default();
                     versions.set_awaiting(&mut self.batch, &record.id, record.version, content)?;
@@ -293,19 +282,20 @@ impl RegistryInner {
         device: &str,
     ) -> Result<(), RegistryError> {
         if let Some(versions) = versions {
-            for record in self.awaiting_attributes(device)? {
+            for record in self.awaiting_attributes(Some(device))? {
                 versions.forget(batch, &record.id)?;
             }
         }
         Ok(())
     }
 
-    fn awaiting_attributes(&self, device: &str) -> Result<Vec<Record>, RegistryError> {
+    /// The records that wait for the device with this id, or with `None` for any device.
+    fn awaiting_attributes(&self, device: Option<&str>) -> Result<Vec<Record>, RegistryError> {
         let shared = self.shared_attributes.get();
         let Some(shared) = shared.filter(|shared| shared.may_await()) else {
             return Ok(Vec::new());
         };
-        let prefix = format!("{device}\0");
+        let prefix = device.map_or_else(String::new, |device| format!("{device}\0"));
         let mut records = Vec::new();
         shared
             .awaiting
@@ -316,13 +306,21 @@ impl RegistryInner {
         Ok(records)
     }
 
-    /// Stores the records that have waited for this device.
+    /// Stores the records that have waited for this device, and forgets those of another one with its id.
     pub(super) fn apply_awaiting_attributes(&self, device: &Device) -> Result<(), RegistryError> {
-        let records = self.awaiting_attributes(device.id.as_str())?;
+        let records = self.awaiting_attributes(Some(device.id.as_str()))?;
         match records.is_empty() {
             true => Ok(()),
             false => self.apply_attributes(&records, true),
         }
+    }
+
+    /// The same for all devices, after a start: the node may have ended between a device and its attributes.
+    pub(super) fn apply_all_awaiting_attributes(&self) -> Result<(), RegistryError> {
+        for portion in self.awaiting_attributes(None)?.chunks(BATCH_ATTRIBUTES) {
+            self.apply_attributes(portion, true)?;
+        }
+        Ok(())
     }
 
     /// Stores records of other nodes. `was_awaiting`: those that had no device when they arrived.
@@ -344,7 +342,7 @@ impl RegistryInner {
                 false => known.is_none_or(|known| known < record.version),
             };
             if is_due {
-                changes.apply(record, &mut applied)?;
+                changes.apply(record, was_awaiting, &mut applied)?;
             }
         }
         changes.commit()?;
@@ -373,7 +371,7 @@ impl RegistryInner {
     }
 
     /// Computes the digests, and gives versions to what was changed while the node was in no cluster.
-    fn load_attribute_versions(&self) -> Result<(), RegistryError> {
+    pub(super) fn load_attribute_versions(&self) -> Result<(), RegistryError> {
         let Some(shared) = self.shared_attributes.get() else {
             return Ok(());
         };

@@ -118,6 +118,13 @@ impl Registry {
         let inner = &self.inner;
         // Changes are serialised, so that the limit and the check hold.
         let writing = inner.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+        if !inner.has_record(device.no)? {
+            // It was removed meanwhile.
+            return Err(RegistryError::NotFound {
+                what: "device",
+                id: device.id.to_string(),
+            });
+        }
         if let Err(rejection) = check()? {
             return Ok(Err(rejection));
         }

@@ -704,6 +704,9 @@ impl<'a> DeviceTransaction<'a> {
         if reserved.is_none() {
             self.next += 1;
         }
+        if old.is_none() {
+            self.forget_awaiting_attributes(device.id.as_str())?;
+        }
         self.write(old.as_ref(), &device)?;
         Ok(DeviceWriteOutcome {
             device,
@@ -828,8 +831,7 @@ impl<'a> DeviceTransaction<'a> {
         self.batch.remove(&inner.devices, &no)?;
         self.batch.remove(&inner.states, &no)?;
         self.remove_attributes(old)?;
-        let versions = &mut self.attribute_versions;
-        inner.forget_awaiting_attributes(&mut self.batch, versions, old.id.as_str())?;
+        self.forget_awaiting_attributes(old.id.as_str())?;
         let mut events = Vec::new();
         inner
             .events
@@ -848,6 +850,13 @@ impl<'a> DeviceTransaction<'a> {
         let versions = &mut self.attribute_versions;
         self.inner
             .remove_attributes(&mut self.batch, versions, device)
+    }
+
+    /// Forgets attributes that wait for another device with this id.
+    pub(super) fn forget_awaiting_attributes(&mut self, device: &str) -> Result<(), RegistryError> {
+        let versions = &mut self.attribute_versions;
+        self.inner
+            .forget_awaiting_attributes(&mut self.batch, versions, device)
     }
 
     /// Commits everything and returns the next device number.

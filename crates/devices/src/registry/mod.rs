@@ -42,6 +42,7 @@ pub use keys::DeviceIndexKey;
 pub use list::{DeviceFilter, DeviceListPage};
 pub use observers::{AttributeChange, DeviceChange};
 pub use provision::{ProvisionRequest, ProvisionedDevice};
+pub use sharing::RegistryChanges;
 
 use crate::credential::{CredentialError, SecretDigester};
 use crate::device::Device;

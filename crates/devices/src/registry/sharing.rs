@@ -18,6 +18,7 @@ use cluster::{
 use series::DeviceNo;
 use store::Durability;
 
+use super::attribute_sharing::SharedAttributes;
 use super::changes::DeviceTransaction;
 use super::keys::{DeviceName, no_at_end, reserved_row};
 use super::observers::DeviceChange;
@@ -32,6 +33,15 @@ const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Devices that are written in one batch when a node shares its devices for the first time.
 const BATCH_DEVICES: usize = 2000;
 
+/// What the exchange with other nodes needs of a registry, besides the registry itself.
+pub struct RegistryChanges {
+    /// Changes of devices.
+    pub devices: RecordChanges,
+    /// Changes of attributes.
+    pub attributes: RecordChanges,
+    pub shared_attributes: SharedAttributes,
+}
+
 /// A change that observers are to be told.
 enum AppliedChange {
     Created(Arc<Device>),
@@ -40,20 +50,28 @@ enum AppliedChange {
 }
 
 impl Registry {
-    /// Shares the devices with the other nodes of a cluster from now on; returns the changes that these have to be told.
-    /// Called once, before anything changes devices. Reads all devices.
+    /// Shares the devices and their attributes with the other nodes of a cluster from now on; returns the changes that these
+    /// have to be told. Called once, before anything changes devices. Reads all devices and attributes.
     ///
     /// # Errors
     /// If the store fails.
-    pub fn share(&self, node: &NodeName) -> Result<RecordChanges, RegistryError> {
+    pub fn share(&self, node: &NodeName) -> Result<RegistryChanges, RegistryError> {
         let shared = SharedVersions::of_devices(&self.inner.tables, node)?;
-        let changes = shared.changes.clone();
+        let shared_attributes = SharedVersions::of_attributes(&self.inner.tables, node)?;
+        let changes = RegistryChanges {
+            devices: shared.changes.clone(),
+            attributes: shared_attributes.changes.clone(),
+            shared_attributes: SharedAttributes::new(self.clone()),
+        };
         // Set once.
         let _ = self.inner.shared.set(shared);
+        let _ = self.inner.shared_attributes.set(shared_attributes);
         self.inner.load_versions()?;
+        self.inner.load_attribute_versions()?;
         for product in self.products() {
             self.inner.apply_awaiting(product.id().as_str());
         }
+        self.inner.apply_all_awaiting_attributes()?;
         if self.count() > 0 {
             // Those of the time before the cluster.
             self.inner.lock_digest_keys().mark_used();
@@ -296,8 +314,11 @@ impl RegistryInner {
             });
         }
         for change in &applied {
-            if let AppliedChange::Created(device) | AppliedChange::Updated(device) = change {
-                self.apply_awaiting_attributes(device)?;
+            if let AppliedChange::Created(device) | AppliedChange::Updated(device) = change
+                && let Err(error) = self.apply_awaiting_attributes(device)
+            {
+                let device = device.id.as_str();
+                tracing::error!(device, %error, "storing the attributes of a new device failed; restart the node");
             }
         }
         Ok(())
@@ -373,6 +394,7 @@ impl DeviceTransaction<'_> {
         let old = self.by_name(&DeviceName::Id(&record.id))?;
         let Some(content) = &record.content else {
             let Some(old) = old else {
+                self.forget_awaiting_attributes(&record.id)?;
                 return self.stamp(&record.id, 0, true);
             };
             self.release_children(&old, applied)?;

@@ -47,9 +47,8 @@ impl TestNode {
 
     fn share(&self) {
         let name = NodeName::new(self.name).unwrap();
-        self.registry.share(&name).unwrap();
-        let (attributes, _) = self.registry.share_attributes(&name).unwrap();
-        assert!(self.attributes.set(attributes).is_ok());
+        let changes = self.registry.share(&name).unwrap();
+        assert!(self.attributes.set(changes.shared_attributes).is_ok());
     }
 
     fn attributes(&self) -> &SharedAttributes {
@@ -629,4 +628,79 @@ fn observers_learn_of_attributes_changed_at_other_nodes() {
         (vec![], vec!["x".to_owned()]),
     ];
     assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[test]
+fn attributes_wait_for_the_product_of_their_device_across_a_restart() {
+    use AttributeScope::Server;
+    let (a, b) = (TestNode::sharing("a"), TestNode::sharing("b"));
+    a.product("declared", json!({}));
+    a.put(json!({"id": "m", "product": "declared"}));
+    a.set("m", Server, json!({"limit": 80}));
+    b.pull(&a);
+    assert!(b.device("m").is_none());
+    // The product is there before the node takes part in the cluster again.
+    let b = b.reopened();
+    b.product("declared", json!({}));
+    b.share();
+    assert_eq!(b.values("m", Server), json!({"limit": 80}));
+    exchange(&a, &b);
+}
+
+#[test]
+fn attributes_belong_to_the_device_that_wins() {
+    use AttributeScope::Server;
+    let (a, b) = (TestNode::sharing("a"), TestNode::sharing("b"));
+    a.put(json!({"id": "m", "product": "meter"}));
+    a.set("m", Server, json!({"limit": 1}));
+    exchange(&a, &b);
+    // One node creates the device anew; the other one changes the earlier device after that, which wins.
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    a.remove("m");
+    a.put(json!({"id": "m", "product": "meter"}));
+    a.set("m", Server, json!({"limit": 2}));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    b.put(json!({"id": "m", "product": "meter", "name": "later"}));
+    b.pull_attributes(&a);
+    assert_eq!(b.values("m", Server), json!({"limit": 1}));
+    exchange(&a, &b);
+    assert_eq!(&*a.device("m").unwrap().name, "later");
+    assert_eq!(a.values("m", Server), json!({"limit": 1}));
+    assert_eq!(b.values("m", Server), json!({"limit": 1}));
+}
+
+#[test]
+fn attributes_that_wait_are_forgotten_with_the_removal_of_their_device() {
+    use AttributeScope::Server;
+    let (a, b) = (TestNode::sharing("a"), TestNode::sharing("b"));
+    let empty = b.attributes().root();
+    a.put(json!({"id": "m", "product": "meter"}));
+    a.set("m", Server, json!({"limit": 1}));
+    b.pull_attributes(&a);
+    assert_ne!(b.attributes().root(), empty);
+    a.remove("m");
+    exchange(&a, &b);
+    assert_eq!(b.attributes().root(), empty);
+    // Also if another device with the id is created here.
+    a.put(json!({"id": "n", "product": "meter"}));
+    a.set("n", Server, json!({"limit": 1}));
+    b.pull_attributes(&a);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    b.put(json!({"id": "n", "product": "meter"}));
+    assert_eq!(b.attributes().root(), empty);
+    exchange(&a, &b);
+    assert_eq!(a.values("n", Server), json!({}));
+}
+
+#[test]
+fn attributes_of_a_removed_device_cannot_be_written() {
+    let a = TestNode::sharing("a");
+    a.put(json!({"id": "m", "product": "meter"}));
+    let device = a.device("m").unwrap();
+    a.remove("m");
+    let values = vec![("limit".to_owned(), json!(1))];
+    let written = a
+        .registry
+        .set_attributes(&device, AttributeScope::Server, values);
+    assert!(matches!(written, Err(RegistryError::NotFound { .. })));
 }

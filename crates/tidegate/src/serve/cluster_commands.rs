@@ -25,6 +25,10 @@ const GATHERING: Duration = Duration::from_millis(50);
 /// Time between two steps of the search, each with up to [`MAX_CHUNK_DEVICES`] devices.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How often, and after which pauses, a node is asked to remove commands that it has handed over.
+const REMOVAL_ATTEMPTS: u32 = 4;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(500);
+
 /// A request to another node.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -128,11 +132,24 @@ impl ClusterCommands {
             if taken.is_empty() {
                 return Ok(());
             }
-            self.ask(node, &CommandRequest::Remove { commands: taken })
-                .await?;
+            self.remove_at(node, taken).await?;
             if !offer.is_partial {
                 return Ok(());
             }
+        }
+    }
+
+    /// Until the other node has removed them, it may send them.
+    async fn remove_at(&self, node: &NodeName, commands: Vec<CommandId>) -> Result<(), String> {
+        let request = CommandRequest::Remove { commands };
+        let mut attempt = 1;
+        loop {
+            match self.ask(node, &request).await {
+                Ok(_) => return Ok(()),
+                Err(reason) if attempt == REMOVAL_ATTEMPTS => return Err(reason),
+                Err(_) => tokio::time::sleep(REMOVAL_PAUSE).await,
+            }
+            attempt += 1;
         }
     }
 
@@ -153,17 +170,14 @@ impl ClusterCommands {
             let commands = self.commands.clone();
             let waiting =
                 run_blocking(move || commands.waiting_devices(after, MAX_CHUNK_DEVICES)).await;
-            let waiting = waiting.unwrap_or_else(|reason| {
+            let (waiting, next) = waiting.unwrap_or_else(|reason| {
                 tracing::warn!(
                     reason,
                     "waiting commands could not be read; tried again later"
                 );
-                Vec::new()
+                (Vec::new(), None)
             });
-            after = match waiting.last() {
-                Some(last) if waiting.len() == MAX_CHUNK_DEVICES => Some(last.no),
-                _ => None,
-            };
+            after = next;
             let elsewhere = waiting
                 .iter()
                 .filter(|device| !self.states.is_online(device.no));

@@ -395,22 +395,19 @@ impl NodeCluster {
     /// # Errors
     /// If the store fails, or a thread cannot be started.
     pub(super) fn share_devices(&self, registry: &Registry) -> anyhow::Result<()> {
-        let node = &self.shared.settings.node;
         let changes = registry
-            .share(node)
+            .share(&self.shared.settings.node)
             .context("cannot read the versions of the devices")?;
-        let (attributes, attribute_changes) = registry
-            .share_attributes(node)
-            .context("cannot read the versions of the attributes")?;
         let observer = &self.shared.observer;
         let devices = Arc::new(registry.clone());
+        let attributes = Arc::new(changes.shared_attributes);
         let threads = [
             observer
                 .devices
-                .start(devices, changes, self.send_message()),
+                .start(devices, changes.devices, self.send_message()),
             observer
                 .attributes
-                .start(Arc::new(attributes), attribute_changes, self.send_message()),
+                .start(attributes, changes.attributes, self.send_message()),
         ];
         for thread in threads {
             let thread = thread.context("cannot start a thread that exchanges devices")?;

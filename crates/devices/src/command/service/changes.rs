@@ -6,14 +6,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::lifecycle::{CommandTransition, apply};
 use super::super::open_commands::OpenCommands;
 use super::super::record::{Command, CommandId};
-use super::commands_inner::{CommandJob, CommandsInner, lock};
+use super::commands_inner::{CommandError, CommandJob, CommandsInner, lock};
 
 impl CommandsInner {
     pub(super) fn load(&self) -> Result<(), store::StoreError> {
         let found = self.store.load()?;
         let mut open = OpenCommands::default();
         (open.next, open.finished) = (found.next, found.finished);
-        found.open.iter().for_each(|command| open.update(command));
+        let all = found.open.iter();
+        all.for_each(|command| open.insert_by_time(command));
         self.open_count.store(open.count(), Relaxed);
         *lock(&self.open) = open;
         Ok(())
@@ -33,6 +34,29 @@ impl CommandsInner {
         transition: CommandTransition,
     ) -> Result<Option<Command>, store::StoreError> {
         let _notify_guard = lock(&self.notify_lock);
+        self.change_locked(id, transition)
+    }
+
+    /// The same, unless another node may have taken the command over.
+    pub(super) fn change_unless_offered(
+        &self,
+        id: CommandId,
+        transition: CommandTransition,
+    ) -> Result<Option<Command>, CommandError> {
+        let _notify_guard = lock(&self.notify_lock);
+        let command = self.get(id)?;
+        if command.is_some_and(|command| lock(&self.open).is_held(command.device_no, id)) {
+            return Err(CommandError::Moving);
+        }
+        Ok(self.change_locked(id, transition)?)
+    }
+
+    /// The caller holds `notify_lock`.
+    fn change_locked(
+        &self,
+        id: CommandId,
+        transition: CommandTransition,
+    ) -> Result<Option<Command>, store::StoreError> {
         let Some(mut command) = self.get(id)? else {
             lock(&self.open).remove_lost(id);
             return Ok(None);

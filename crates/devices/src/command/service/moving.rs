@@ -29,16 +29,17 @@ pub struct CommandOffer {
 }
 
 impl CommandsInner {
-    /// At most `limit` devices for which commands wait here, after that of the call before; `None` begins again.
+    /// Up to `limit` devices for which commands wait here, after this one, and the position to continue from.
     pub(super) fn waiting_devices(
         &self,
         after: Option<DeviceNo>,
         limit: usize,
-    ) -> Result<Vec<Arc<Device>>, CommandError> {
+    ) -> Result<(Vec<Arc<Device>>, Option<DeviceNo>), CommandError> {
         let waiting = lock(&self.open).waiting_devices(after, limit);
+        let next = waiting.last().filter(|_| waiting.len() == limit).copied();
         let devices = waiting.into_iter().map(|no| self.registry.by_no(no));
         let devices = devices.filter_map(Result::transpose);
-        Ok(devices.collect::<Result<_, _>>()?)
+        Ok((devices.collect::<Result<_, _>>()?, next))
     }
 
     /// The commands that wait here for devices with these ids, the oldest of each device first.
@@ -72,10 +73,13 @@ impl CommandsInner {
                 let Some(found) = self.get(command)? else {
                     continue;
                 };
-                if !lock(&self.open).hold(no, command) {
+                if !lock(&self.open).hold(no, command, hold_until_ms) {
                     continue;
                 }
-                lock(&self.holds).insert((hold_until_ms, no));
+                if lock(&self.holds).insert((hold_until_ms, no)) {
+                    // The thread looks at the new time.
+                    self.queue.push(CommandJob::ResumeDevice(no));
+                }
                 bytes += found.params.to_string().len();
                 offer.commands.push(found);
             }
@@ -83,14 +87,9 @@ impl CommandsInner {
         Ok(offer)
     }
 
-    /// Whether another node may have stored the command, which is then not to be changed here.
-    pub(super) fn is_offered(&self, id: CommandId) -> Result<bool, CommandError> {
-        let command = self.get(id)?;
-        Ok(command.is_some_and(|command| lock(&self.open).is_held(command.device_no, id)))
-    }
-
     /// Stores commands that have waited at another node, and sends them when their devices are reachable. Returns those that are
-    /// stored now, or were before. Others would exceed a limit, or their device is not known here.
+    /// stored now, or were before. Others would exceed a limit, their device is not known here, or this node has another command
+    /// with their number.
     pub(super) fn take_over(
         self: &Arc<Self>,
         commands: Vec<Command>,
@@ -99,8 +98,11 @@ impl CommandsInner {
         for mut command in commands {
             let device = self.registry.device(&command.device)?;
             let _notify_guard = lock(&self.notify_lock);
-            if self.get(command.id)?.is_some() {
-                taken.push(command.id);
+            if let Some(known) = self.get(command.id)? {
+                let identity = |command: &Command| (command.device.clone(), command.created_at_ms);
+                if identity(&known) == identity(&command) {
+                    taken.push(command.id);
+                }
                 continue;
             }
             let Some(device) = device.filter(|_| command.state == CommandState::Pending) else {
@@ -119,7 +121,7 @@ impl CommandsInner {
             self.store.put_new(&command, None)?;
             {
                 let mut open = lock(&self.open);
-                open.update(&command);
+                open.insert_by_time(&command);
                 self.open_count.store(open.count(), Relaxed);
             }
             taken.push(command.id);
@@ -136,12 +138,19 @@ impl CommandsInner {
             let Some(command) = self.get(*id)? else {
                 continue;
             };
-            let mut open = lock(&self.open);
-            if open.is_held(command.device_no, *id) {
-                self.store.remove_one(&command)?;
+            let is_held = lock(&self.open).is_held(command.device_no, *id);
+            if !is_held {
+                continue;
+            }
+            // Shards ask for open commands, so the lock is not held during writes.
+            self.store.remove_one(&command)?;
+            {
+                let mut open = lock(&self.open);
                 open.forget(command.device_no, *id);
                 self.open_count.store(open.count(), Relaxed);
             }
+            // Of callers that have given up.
+            lock(&self.waiters).remove(id);
         }
         Ok(())
     }
@@ -154,7 +163,7 @@ impl CommandsInner {
             std::mem::replace(&mut *holds, later).into_iter().collect()
         };
         for (_, device) in ended {
-            lock(&self.open).release(device);
+            lock(&self.open).release(device, now_ms);
             self.wake_pollers(device);
             self.queue.push(CommandJob::ResumeDevice(device));
         }

@@ -204,8 +204,12 @@ impl CommandsInner {
                 return Ok(None);
             };
             let sent = CommandTransition::Sent { expects_ack: false };
-            if let Some(command) = self.change(id, sent)? {
-                return Ok(Some(command));
+            match self.change_unless_offered(id, sent) {
+                Ok(Some(command)) => return Ok(Some(command)),
+                Ok(None) => {}
+                // It is not the first one any more.
+                Err(CommandError::Moving) => continue,
+                Err(error) => return Err(error),
             }
             // The command has ended in the meantime, unless it is missing in the store.
             if lock(&self.open).first_pending(device) == Some(id) {

@@ -129,11 +129,28 @@ fn devices_with_waiting_commands_are_found_in_steps() {
         a.call(device, "one");
     }
     let found = |after, limit| -> Vec<String> {
-        let found = a.commands.waiting_devices(after, limit).unwrap();
+        let (found, _) = a.commands.waiting_devices(after, limit).unwrap();
         found.iter().map(|device| device.id.to_string()).collect()
     };
     assert_eq!(found(None, 1), ["x"]);
     assert_eq!(found(Some(devices[0].no), 1), ["z"]);
     assert_eq!(found(Some(devices[2].no), 1), Vec::<String>::new());
     assert_eq!(found(None, 10), ["x", "z"]);
+    let next = |after, limit| a.commands.waiting_devices(after, limit).unwrap().1;
+    assert_eq!(next(None, 1), Some(devices[0].no));
+    assert_eq!(next(None, 10), None);
+}
+
+#[test]
+fn a_command_is_not_mistaken_for_another_one_with_its_number() {
+    let (a, b) = (Setup::new(), Setup::new());
+    let meter = json!({"id": "d", "product": "meter"});
+    let (here, _) = (a.device(meter.clone()), b.device(meter));
+    // Both nodes have numbered from 1, outside a cluster.
+    let other = b.device(json!({"id": "e", "product": "meter"}));
+    assert_eq!(a.call(&here, "one"), b.call(&other, "other"));
+    let offered = offer(&a, "d").commands;
+    assert_eq!(offered.len(), 1);
+    assert!(b.commands.take_over(offered).unwrap().is_empty());
+    assert_eq!(b.commands.get(CommandId(1)).unwrap().unwrap().device, "e");
 }
