@@ -159,7 +159,8 @@ export class TestNode {
 
   private async send(method: string, path: string, type: string, body: string | undefined): Promise<Answer> {
     const token = readFileSync(join(this.dataDir, 'api.token'), 'utf8').trim();
-    const headers: Record<string, string> = { authorization: `Bearer ${token}` };
+    // The node closes idle connections, perhaps at the moment in which one is used again.
+    const headers: Record<string, string> = { authorization: `Bearer ${token}`, connection: 'close' };
     if (body !== undefined) headers['content-type'] = type;
     const response = await fetch(`${this.origin}${path}`, { method, headers, body });
     const text = await response.text();

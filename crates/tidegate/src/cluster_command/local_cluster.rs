@@ -202,22 +202,24 @@ mod tests {
     use crate::config::{self, ConfigSources};
     use std::os::unix::fs::PermissionsExt as _;
 
-    /// An offset with which other tests do not use the ports.
-    fn free_offset() -> u16 {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        20_000 + port % 20_000
+    /// Offsets to try, since other programs and tests may use some of the ports.
+    fn offsets() -> impl Iterator<Item = u16> {
+        std::iter::repeat_with(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            20_000 + listener.local_addr().unwrap().port() % 20_000
+        })
+        .take(20)
     }
 
     #[test]
     fn nodes_have_valid_settings_and_share_a_secret() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("a \"cluster\"");
-        let offset = free_offset();
-        let cluster = LocalCluster::prepare(&directory, 3, offset, None).unwrap();
+        let prepared = offsets().find_map(|offset| {
+            let cluster = LocalCluster::prepare(&directory, 3, offset, None);
+            cluster.ok().map(|cluster| (cluster, offset))
+        });
+        let (cluster, offset) = prepared.expect("some ports are free");
         let secret = fs::read(directory.join(SECRET_FILE)).unwrap();
         let mode = fs::metadata(directory.join(SECRET_FILE))
             .unwrap()
@@ -258,9 +260,12 @@ mod tests {
     #[test]
     fn a_port_in_use_is_named_with_its_node() {
         let folder = tempfile::tempdir().unwrap();
-        let offset = free_offset();
-        let used = SocketAddrV4::new(Ipv4Addr::LOCALHOST, MQTT_PORT + 1 + offset);
-        let _listener = TcpListener::bind(used).unwrap();
+        let taken = offsets().find_map(|offset| {
+            let used = SocketAddrV4::new(Ipv4Addr::LOCALHOST, MQTT_PORT + 1 + offset);
+            let listener = TcpListener::bind(used).ok();
+            listener.map(|listener| (listener, used, offset))
+        });
+        let (_listener, used, offset) = taken.expect("a port is free");
         let directory = folder.path().join("cluster");
         let error = LocalCluster::prepare(&directory, 2, offset, None).unwrap_err();
         let text = error.to_string();
