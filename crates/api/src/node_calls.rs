@@ -153,7 +153,7 @@ impl NodeCall {
     }
 
     /// The same request with this value of a query parameter, which needs no escaping, or without the parameter.
-    fn with_parameter(&self, name: &str, value: Option<&str>) -> Self {
+    fn with_query_parameter(&self, name: &str, value: Option<&str>) -> Self {
         let (path, query) = self.uri.split_once('?').unwrap_or((&self.uri, ""));
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let is_other = |pair: &&str| pair.split('=').next() != Some(name);
@@ -586,10 +586,10 @@ async fn merge_all(
     };
     let call_of = |node: &str| match (&pages, &intervals) {
         (Some(pages), _) => {
-            Some(call.with_parameter(AFTER.name, pages.cursor_of(node)?.as_deref()))
+            Some(call.with_query_parameter(AFTER.name, pages.cursor_of(node)?.as_deref()))
         }
         (None, Some(intervals)) if !intervals.is_in_body => {
-            Some(call.with_parameter("functions", Some(&intervals.functions())))
+            Some(call.with_query_parameter("functions", Some(&intervals.functions())))
         }
         (None, _) => Some(call.clone()),
     };
@@ -667,7 +667,7 @@ mod tests {
             ("/a?after=b", None, "/a"),
         ] {
             assert_eq!(
-                call(uri).with_parameter("after", cursor).uri,
+                call(uri).with_query_parameter("after", cursor).uri,
                 expected,
                 "{uri}"
             );

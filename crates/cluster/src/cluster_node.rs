@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
-use crate::fabric::{Links, MemberChange, Members};
+use crate::fabric::{MemberChange, MemberEntries, NodeLinks};
 use crate::member::{Member, NodeName};
 use crate::membership::{
     ClusterMembership, DownReason, MembershipConfig, MembershipEvent, PeerNodeId, PeerNodeInfo,
@@ -53,8 +53,8 @@ pub struct NodeLoad {
 /// This node as a member of a cluster.
 pub struct ClusterNode {
     membership: Mutex<ClusterMembership>,
-    links: Arc<dyn Links>,
-    members: Arc<dyn Members>,
+    links: Arc<dyn NodeLinks>,
+    members: Arc<dyn MemberEntries>,
     observer: Arc<dyn PeerNodeObserver>,
     started: Instant,
     /// Wakes the task that keeps the times.
@@ -76,8 +76,8 @@ impl ClusterNode {
         local: Member,
         config: MembershipConfig,
         random: impl FnMut() -> u64 + Send + 'static,
-        members: Arc<dyn Members>,
-        links: Arc<dyn Links>,
+        members: Arc<dyn MemberEntries>,
+        links: Arc<dyn NodeLinks>,
         observer: Arc<dyn PeerNodeObserver>,
     ) -> Arc<Self> {
         Arc::new(Self {

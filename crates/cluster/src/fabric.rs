@@ -28,7 +28,7 @@ pub enum MemberChange {
 
 /// The list of members. Each member renews its own entry every second; an entry that is not renewed is removed after
 /// some time. Readers decide by the time of renewal, not by removal, whether a member is alive.
-pub trait Members: Send + Sync + 'static {
+pub trait MemberEntries: Send + Sync + 'static {
     /// Writes or renews the entry of this node.
     fn renew<'a>(&'a self, member: &'a Member) -> BoxFuture<'a, Result<(), ClusterError>>;
 
@@ -85,7 +85,7 @@ pub const MAX_OBJECT_BYTES: usize = 1_000_000;
 
 /// Objects that all nodes share, with compare-and-set. Keys consist of `[A-Za-z0-9_=/.-]`, at most 512 bytes; values have
 /// at most [`MAX_OBJECT_BYTES`].
-pub trait Objects: Send + Sync + 'static {
+pub trait ClusterObjects: Send + Sync + 'static {
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<ObjectEntry>, ClusterError>>;
 
     /// Stores an object and returns its revision.
@@ -109,21 +109,21 @@ pub trait Objects: Send + Sync + 'static {
     fn watch(&self) -> mpsc::Receiver<ObjectChange>;
 }
 
-/// Why a frame was not sent. [`Links`] may lose frames anyway, so that callers treat it as a lost frame.
+/// Why a frame was not sent. [`NodeLinks`] may lose frames anyway, so that callers treat it as a lost frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LinkSendError {
     #[error("there is no connection to the cluster's NATS servers")]
     Disconnected,
     #[error("too many frames wait to be sent")]
     Full,
-    /// The frame is larger than [`Links::max_frame_bytes`], which can become smaller when another server is connected.
+    /// The frame is larger than [`NodeLinks::max_frame_bytes`], which can become smaller when another server is connected.
     #[error("the frame is larger than the cluster's NATS servers accept")]
     TooLarge,
 }
 
 /// Frames from node to node. Frames from one node to another arrive in the order in which they were sent, apart from
 /// those that are lost; after an interruption frames may also arrive twice.
-pub trait Links: Send + Sync + 'static {
+pub trait NodeLinks: Send + Sync + 'static {
     /// Largest frame in bytes.
     fn max_frame_bytes(&self) -> usize;
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PutError;
-use crate::fabric::{ExpectedRevision, ObjectEntry, Objects};
+use crate::fabric::{ClusterObjects, ExpectedRevision, ObjectEntry};
 use crate::member::NodeName;
 
 /// The object of a lease, as JSON.
@@ -37,7 +37,7 @@ pub enum LeaseStatus {
 
 /// A lease that this node tries to hold.
 pub struct ClusterLease {
-    objects: Arc<dyn Objects>,
+    objects: Arc<dyn ClusterObjects>,
     key: String,
     record: LeaseRecord,
     term: Duration,
@@ -48,7 +48,7 @@ pub struct ClusterLease {
 impl ClusterLease {
     /// `name` consists of letters, digits, `_` and `-`. `run_id` differs in each run of a node.
     pub fn new(
-        objects: Arc<dyn Objects>,
+        objects: Arc<dyn ClusterObjects>,
         name: &str,
         (node, run_id): (NodeName, u64),
         term: Duration,

@@ -1,8 +1,8 @@
 //! Several nodes as one cluster: who is a member, and reliable channels between members.
 //!
-//! - [`Members`], [`Objects`] and [`Links`] are what a cluster needs from the system that connects its nodes. The crate
+//! - [`MemberEntries`], [`ClusterObjects`] and [`NodeLinks`] are what a cluster needs from the system that connects its nodes. The crate
 //!   `cluster_nats` implements them over NATS; tests implement them in memory.
-//! - A channel to each other member turns the lossy frames of [`Links`] into an ordered, reliable sequence of messages.
+//! - A channel to each other member turns the lossy frames of [`NodeLinks`] into an ordered, reliable sequence of messages.
 //! - [`ClusterMembership`] decides which members are reachable, and owns their channels.
 //!
 //! - [`ClusterNode`] joins these: it runs the membership of this node over the links.
@@ -29,8 +29,8 @@ pub use channel::ChannelLimits;
 pub use cluster_node::{ClusterNode, NodeLoad, PeerNodeObserver};
 pub use error::{ClusterError, PutError};
 pub use fabric::{
-    BoxFuture, ExpectedRevision, LinkSendError, Links, MAX_OBJECT_BYTES, MemberChange, Members,
-    ObjectChange, ObjectEntry, Objects,
+    BoxFuture, ClusterObjects, ExpectedRevision, LinkSendError, MAX_OBJECT_BYTES, MemberChange,
+    MemberEntries, NodeLinks, ObjectChange, ObjectEntry,
 };
 pub use frame::{FRAME_HEAD_BYTES, FrameError};
 pub use lease::{ClusterLease, LeaseStatus};

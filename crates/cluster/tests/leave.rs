@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::{
-    BoxFuture, ChannelLimits, ClusterError, ClusterNode, DownReason, LinkSendError, Links, Member,
-    MemberChange, Members, MembershipConfig, NodeLoad, NodeName, PeerNodeId, PeerNodeObserver,
+    BoxFuture, ChannelLimits, ClusterError, ClusterNode, DownReason, LinkSendError, Member,
+    MemberChange, MemberEntries, MembershipConfig, NodeLinks, NodeLoad, NodeName, PeerNodeId,
+    PeerNodeObserver,
 };
 use tokio::sync::mpsc;
 
@@ -28,7 +29,7 @@ struct FabricEnd {
     node: NodeName,
 }
 
-impl Links for FabricEnd {
+impl NodeLinks for FabricEnd {
     fn max_frame_bytes(&self) -> usize {
         64 << 10
     }
@@ -57,7 +58,7 @@ impl Links for FabricEnd {
     }
 }
 
-impl Members for FabricEnd {
+impl MemberEntries for FabricEnd {
     fn renew<'a>(&'a self, member: &'a Member) -> BoxFuture<'a, Result<(), ClusterError>> {
         self.report(&MemberChange::Renewed(member.clone()));
         Box::pin(async { Ok(()) })

@@ -1,5 +1,5 @@
-//! The nodes of a cluster connected by NATS servers with JetStream: [`cluster::Members`], [`cluster::Objects`] and
-//! [`cluster::Links`].
+//! The nodes of a cluster connected by NATS servers with JetStream: [`cluster::MemberEntries`], [`cluster::ClusterObjects`] and
+//! [`cluster::NodeLinks`].
 //!
 //! - [`NatsFabric`] connects to servers and restores its connections.
 //! - [`ManagedNats`] starts a server as a child process, and starts it again when it ends.

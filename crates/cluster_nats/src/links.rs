@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_nats::connection::State;
 use async_nats::{Client, Subject};
 use bytes::Bytes;
-use cluster::{LinkSendError, Links, NodeName};
+use cluster::{LinkSendError, NodeLinks, NodeName};
 use futures_util::StreamExt as _;
 use tokio::sync::{mpsc, watch};
 use tracing::{error, warn};
@@ -34,7 +34,7 @@ pub struct NatsLinks {
     node: NodeName,
     counters: Arc<LinkCounters>,
     outgoing: mpsc::Sender<OutgoingFrame>,
-    /// Until the first call of [`Links::receive`].
+    /// Until the first call of [`NodeLinks::receive`].
     incoming: Mutex<Option<mpsc::Receiver<Bytes>>>,
     send_queue_bytes: usize,
     /// Of the other connection, which examines the servers.
@@ -112,7 +112,7 @@ impl NatsLinks {
     }
 }
 
-impl Links for NatsLinks {
+impl NodeLinks for NatsLinks {
     fn max_frame_bytes(&self) -> usize {
         self.client.max_payload().min(MAX_FRAME_BYTES)
     }

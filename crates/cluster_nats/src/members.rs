@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_nats::jetstream::stream::StorageType;
 use bytes::Bytes;
 use cluster::{
-    BoxFuture, ClusterError, ExpectedRevision, Member, MemberChange, Members, NodeName, PutError,
+    BoxFuture, ClusterError, ExpectedRevision, Member, MemberChange, MemberEntries, NodeName,
+    PutError,
 };
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -49,7 +50,7 @@ fn without_conflict(error: PutError) -> ClusterError {
     }
 }
 
-impl Members for NatsMembers {
+impl MemberEntries for NatsMembers {
     fn renew<'a>(&'a self, member: &'a Member) -> BoxFuture<'a, Result<(), ClusterError>> {
         Box::pin(async move {
             let entry = Bytes::from(member.to_json());

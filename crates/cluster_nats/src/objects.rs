@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_nats::jetstream::stream::StorageType;
 use bytes::Bytes;
 use cluster::{
-    BoxFuture, ClusterError, ExpectedRevision, MAX_OBJECT_BYTES, ObjectChange, ObjectEntry,
-    Objects, PutError,
+    BoxFuture, ClusterError, ClusterObjects, ExpectedRevision, MAX_OBJECT_BYTES, ObjectChange,
+    ObjectEntry, PutError,
 };
 use tokio::sync::mpsc;
 
@@ -35,7 +35,7 @@ impl NatsObjects {
     }
 }
 
-impl Objects for NatsObjects {
+impl ClusterObjects for NatsObjects {
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<ObjectEntry>, ClusterError>> {
         Box::pin(self.bucket.get(key))
     }

@@ -34,7 +34,7 @@ pub struct NatsStatus {
     pub are_links_connected: bool,
     /// Successful connects for links after the first one.
     pub link_reconnects: u64,
-    /// Frames that [`cluster::Links::send`] accepted and that were dropped, for example by an interruption.
+    /// Frames that [`cluster::NodeLinks::send`] accepted and that were dropped, for example by an interruption.
     pub dropped_outgoing_frames: u64,
     /// Received frames that were dropped because the node did not read them in time.
     pub dropped_incoming_frames: u64,

@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use cluster::{LinkSendError, Links, NodeName};
+use cluster::{LinkSendError, NodeLinks, NodeName};
 use cluster_nats::NatsFabric;
 use support::{connect, next, node, server_or_skip, settings, settings_for, wait_for_status};
 use testkit::{Proxy, ProxyMode};
@@ -29,7 +29,7 @@ async fn wait_until_linked(fabric: &NatsFabric) {
 }
 
 /// Sends a frame as soon as there is space for it.
-async fn send(links: &dyn Links, to: &NodeName, frame: Bytes) {
+async fn send(links: &dyn NodeLinks, to: &NodeName, frame: Bytes) {
     loop {
         match links.send(to, frame.clone()) {
             Ok(()) => return,

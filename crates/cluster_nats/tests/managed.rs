@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{ClusterError, ExpectedRevision, ObjectChange, Objects as _, PutError};
+use cluster::{ClusterError, ClusterObjects as _, ExpectedRevision, ObjectChange, PutError};
 use cluster_nats::{
     ManagedNats, ManagedNatsError, ManagedNatsSettings, ManagedNatsState, ManagedNatsTls,
 };

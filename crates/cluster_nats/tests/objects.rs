@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::{
-    ClusterError, ExpectedRevision, Links as _, MAX_OBJECT_BYTES, MemberChange, Members as _,
-    ObjectChange,
+    ClusterError, ExpectedRevision, MAX_OBJECT_BYTES, MemberChange, MemberEntries as _,
+    NodeLinks as _, ObjectChange,
 };
-use cluster::{Objects as _, PutError};
+use cluster::{ClusterObjects as _, PutError};
 use cluster_nats::{NatsAuth, NatsSettings, NatsState};
 use secret::Secret;
 use support::{

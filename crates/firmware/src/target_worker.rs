@@ -148,10 +148,13 @@ fn withdraw(
     kind: FirmwareType,
 ) -> Result<(), TargetError> {
     for (scope, keys) in [
-        (AttributeScope::Server, &thingsboard::target_keys(kind)[..]),
+        (
+            AttributeScope::Server,
+            &thingsboard::target_attribute_keys(kind)[..],
+        ),
         (
             AttributeScope::Shared,
-            &thingsboard::attribute_keys(kind)[..],
+            &thingsboard::shared_attribute_keys(kind)[..],
         ),
     ] {
         let known = service.registry().attributes(device, scope)?;

@@ -55,7 +55,7 @@ pub(crate) fn error_topic(kind: FirmwareType) -> String {
 }
 
 /// The keys of the shared attributes that name the target of a device.
-pub(crate) fn attribute_keys(kind: FirmwareType) -> [String; 7] {
+pub(crate) fn shared_attribute_keys(kind: FirmwareType) -> [String; 7] {
     let prefix = kind.prefix();
     [
         "title",
@@ -69,7 +69,7 @@ pub(crate) fn attribute_keys(kind: FirmwareType) -> [String; 7] {
     .map(|name| format!("{prefix}_{name}"))
 }
 
-/// The shared attributes of a package, in the order of [`attribute_keys`]. Those that it does not have are `null`.
+/// The shared attributes of a package, in the order of [`shared_attribute_keys`]. Those that it does not have are `null`.
 pub(crate) fn attributes(package: &FirmwarePackage) -> Vec<(String, Value)> {
     let values = [
         json!(package.title),
@@ -80,12 +80,12 @@ pub(crate) fn attributes(package: &FirmwarePackage) -> Vec<(String, Value)> {
         json!(package.digest),
         json!(package.url),
     ];
-    let keys = attribute_keys(package.kind).into_iter();
+    let keys = shared_attribute_keys(package.kind).into_iter();
     keys.zip(values).collect()
 }
 
 /// The keys of the server attributes that show people and rules the target of a device.
-pub(crate) fn target_keys(kind: FirmwareType) -> [String; 4] {
+pub(crate) fn target_attribute_keys(kind: FirmwareType) -> [String; 4] {
     let prefix = kind.prefix();
     ["title", "version", "tag", "ts"].map(|name| format!("target_{prefix}_{name}"))
 }
@@ -101,7 +101,10 @@ pub(crate) fn target_attributes(
         json!(package.tag),
         json!(assigned_at_ms),
     ];
-    target_keys(package.kind).into_iter().zip(values).collect()
+    target_attribute_keys(package.kind)
+        .into_iter()
+        .zip(values)
+        .collect()
 }
 
 #[cfg(test)]
@@ -113,8 +116,8 @@ mod tests {
     #[test]
     fn attributes_of_campaigns_stay_at_their_node() {
         for kind in FirmwareType::ALL {
-            let shared = attribute_keys(kind).map(|key| (AttributeScope::Shared, key));
-            let server = target_keys(kind).map(|key| (AttributeScope::Server, key));
+            let shared = shared_attribute_keys(kind).map(|key| (AttributeScope::Shared, key));
+            let server = target_attribute_keys(kind).map(|key| (AttributeScope::Server, key));
             for (scope, key) in shared.into_iter().chain(server) {
                 assert!(!devices::is_shared_attribute(scope, &key), "{key}");
             }

@@ -28,7 +28,7 @@ const MAX_ACCESS_KEY_CHARS: usize = 128;
 /// The form in which receivers get messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum RelayMode {
     /// As they were sent.
     Direct,
     /// `{"type":"message","data":...,"timestamp":...}`. `data` and `timestamp` of a JSON object with `type` and `data` are
@@ -62,7 +62,7 @@ pub struct EndpointDefinition {
     #[serde(default = "namespaces::default_id")]
     pub namespace: String,
     /// The form in which receivers get messages. A change applies to the next message.
-    pub mode: Mode,
+    pub mode: RelayMode,
     /// The text in front of each message; for mode `custom_header` only.
     #[schemars(length(max = 255))]
     pub header: Option<String>,
@@ -117,7 +117,7 @@ impl Default for EndpointDefinition {
         Self {
             name: String::new(),
             namespace: namespaces::default_id(),
-            mode: Mode::default(),
+            mode: RelayMode::default(),
             header: None,
             access_key_sha256: None,
             allowed_origins: Vec::new(),
@@ -250,13 +250,13 @@ impl EndpointDefinition {
         }
         self.check_units()?;
         match (self.mode, &self.header) {
-            (Mode::CustomHeader, None) => {
+            (RelayMode::CustomHeader, None) => {
                 return Err(invalid(
                     "header",
                     "mode \"custom_header\" needs a header; it may be empty",
                 ));
             }
-            (Mode::Direct | Mode::Json, Some(_)) => {
+            (RelayMode::Direct | RelayMode::Json, Some(_)) => {
                 return Err(invalid(
                     "header",
                     "only for mode \"custom_header\"; omit it, or change the mode",

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access_key::AccessKeyHash;
-use crate::definition::{EndpointDefinition, Mode, SlowReceivers};
+use crate::definition::{EndpointDefinition, RelayMode, SlowReceivers};
 use crate::envelope;
 use crate::message_history::{HistoryEntry, KeptPayload, MessageHistory};
 use crate::statistics::{EndpointStatistics, StatisticsCounters};
@@ -53,7 +53,7 @@ pub(crate) struct Endpoint {
     pub(crate) id: String,
     topic: String,
     active: ArcSwap<ActiveDefinition>,
-    /// Whether the mode of `active` is [`Mode::Direct`]: then encoding needs nothing else of it.
+    /// Whether the mode of `active` is [`RelayMode::Direct`]: then encoding needs nothing else of it.
     is_direct: AtomicBool,
     connections: Mutex<HashSet<ConnectionById, RandomState>>,
     history: Mutex<MessageHistory>,
@@ -170,7 +170,7 @@ impl Endpoint {
         Self {
             id: id.to_owned(),
             topic: format!("{RELAY_TOPIC_PREFIX}{id}"),
-            is_direct: AtomicBool::new(definition.mode == Mode::Direct),
+            is_direct: AtomicBool::new(definition.mode == RelayMode::Direct),
             active: ArcSwap::from_pointee(definition.into()),
             connections: Mutex::default(),
             history: Mutex::default(),
@@ -188,7 +188,7 @@ impl Endpoint {
     }
 
     pub(crate) fn set_definition(&self, definition: EndpointDefinition) {
-        let is_direct = definition.mode == Mode::Direct;
+        let is_direct = definition.mode == RelayMode::Direct;
         let limits = history_limits(&definition);
         self.active.store(Arc::new(definition.into()));
         // After the definition, so that messages that other shards keep meanwhile have the new limits, too.
@@ -317,7 +317,7 @@ impl RelayEndpoint for Endpoint {
 
     fn encode(&self, message: &MessageView<'_>, payload: &mut Vec<u8>) -> RelayPayloadKind {
         if self.is_direct.load(Relaxed) {
-            return envelope::encode(Mode::Direct, "", message, payload);
+            return envelope::encode(RelayMode::Direct, "", message, payload);
         }
         let active = self.active();
         let header = active.definition.header.as_deref().unwrap_or("");

@@ -8,25 +8,25 @@ use serde::Deserialize;
 use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::definition::Mode;
+use crate::definition::RelayMode;
 
 /// Appends what receivers get in a mode.
 pub(crate) fn encode(
-    mode: Mode,
+    mode: RelayMode,
     header: &str,
     message: &MessageView<'_>,
     out: &mut Vec<u8>,
 ) -> RelayPayloadKind {
     let kind = payload_kind(message);
     match (mode, kind) {
-        (Mode::Direct, _) | (Mode::Json, RelayPayloadKind::Binary) => {
+        (RelayMode::Direct, _) | (RelayMode::Json, RelayPayloadKind::Binary) => {
             out.extend_from_slice(message.payload);
         }
-        (Mode::CustomHeader, _) => {
+        (RelayMode::CustomHeader, _) => {
             out.extend_from_slice(header.as_bytes());
             out.extend_from_slice(message.payload);
         }
-        (Mode::Json, RelayPayloadKind::Text) => encode_json(message, out),
+        (RelayMode::Json, RelayPayloadKind::Text) => encode_json(message, out),
     }
     kind
 }
@@ -113,7 +113,7 @@ pub(crate) struct JsonText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 mod tests {
     use super::*;
 
-    fn encoded(mode: Mode, payload: &[u8]) -> (String, RelayPayloadKind) {
+    fn encoded(mode: RelayMode, payload: &[u8]) -> (String, RelayPayloadKind) {
         let view = MessageView::from_client("c", "$relay/e", payload, 7);
         let mut out = Vec::new();
         let kind = encode(mode, "H:", &view, &mut out);
@@ -149,16 +149,16 @@ mod tests {
         ];
         for (sent, data, timestamp) in cases {
             let expected = format!(r#"{{"type":"message","data":{data},"timestamp":{timestamp}}}"#);
-            let (text, kind) = encoded(Mode::Json, sent.as_bytes());
+            let (text, kind) = encoded(RelayMode::Json, sent.as_bytes());
             assert_eq!((text, kind), (expected, RelayPayloadKind::Text), "{sent}");
         }
     }
 
     #[test]
     fn direct_and_custom_header_keep_the_message() {
-        assert_eq!(encoded(Mode::Direct, b"{").0, "{");
-        assert_eq!(encoded(Mode::CustomHeader, b"{").0, "H:{");
-        for mode in [Mode::Direct, Mode::Json, Mode::CustomHeader] {
+        assert_eq!(encoded(RelayMode::Direct, b"{").0, "{");
+        assert_eq!(encoded(RelayMode::CustomHeader, b"{").0, "H:{");
+        for mode in [RelayMode::Direct, RelayMode::Json, RelayMode::CustomHeader] {
             let (_, kind) = encoded(mode, &[0xff]);
             assert_eq!(kind, RelayPayloadKind::Binary);
         }
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn deeply_nested_json_is_only_copied() {
         let nested = "[".repeat(100_000) + &"]".repeat(100_000);
-        let (text, _) = encoded(Mode::Json, nested.as_bytes());
+        let (text, _) = encoded(RelayMode::Json, nested.as_bytes());
         assert!(text.contains("[[["));
     }
 }

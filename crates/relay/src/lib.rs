@@ -2,7 +2,7 @@
 //!
 //! An endpoint is a configuration object ([`EndpointDefinition`]) with an id. Its clients connect to `/ws/{id}`. The broker
 //! carries the connections and the messages ([`hooks::relay`]). This crate decides who may connect, in which form
-//! receivers get messages ([`Mode`]), keeps the last messages and counts. Messages of devices are recognised here and
+//! receivers get messages ([`RelayMode`]), keeps the last messages and counts. Messages of devices are recognised here and
 //! passed to the device platform ([`RelayDevices`]). Everything works on the shards' threads without blocking;
 //! [`StoredStatistics::write_changed`] is called from another thread.
 
@@ -26,7 +26,7 @@ mod units;
 pub use crate::store::{StoredStatistics, open_endpoints};
 pub use access_key::AccessKeyHash;
 pub use definition::{
-    DEFAULT_MAX_BACKLOG_BYTES, EndpointDefinition, EndpointError, KIND, MAX_ENDPOINTS, Mode,
+    DEFAULT_MAX_BACKLOG_BYTES, EndpointDefinition, EndpointError, KIND, MAX_ENDPOINTS, RelayMode,
     SlowReceivers,
 };
 pub use device_messages::{DeviceRequest, Identity, RequestError};

@@ -110,7 +110,11 @@ impl Worker<'_> {
     }
 
     /// TCP may be up: sends the CONNECT.
-    pub(super) fn on_dialing(&mut self, index: usize, event: &Event) -> Result<(), ClientError> {
+    pub(super) fn send_connect_when_open(
+        &mut self,
+        index: usize,
+        event: &Event,
+    ) -> Result<(), ClientError> {
         let client_id = self.client_id(index);
         let connection = &mut self.connections[index];
         let session = match connection.role {

@@ -291,7 +291,7 @@ impl<'a> Worker<'a> {
                 self.on_disconnecting(index);
                 Ok(())
             }
-            ConnectionState::Dialing => self.on_dialing(index, event),
+            ConnectionState::Dialing => self.send_connect_when_open(index, event),
             _ => self.on_ready(index, event),
         };
         if let Err(trouble) = outcome {

@@ -1,7 +1,7 @@
 //! Configuration objects that all nodes of a cluster have: every node keeps a copy of its own, which it starts from and reads.
 //!
 //! - [`LocalObjects`] is the copy of a node.
-//! - [`ObjectReplica`] makes it follow [`Objects`](crate::Objects), without I/O and clock.
+//! - [`ObjectReplica`] makes it follow [`ClusterObjects`](crate::ClusterObjects), without I/O and clock.
 //! - [`ReplicatedObjects`] joins these, and changes objects.
 
 mod local;

@@ -66,7 +66,7 @@ pub enum ReplicaEvent {
     AllLost,
 }
 
-/// A request to [`Objects::put`](crate::Objects::put).
+/// A request to [`ClusterObjects::put`](crate::ClusterObjects::put).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaRequest {
     pub key: String,
@@ -96,7 +96,7 @@ struct KnownObject {
 /// for those that the cluster has already. If there is no set, one node creates it and stores its objects; the others wait
 /// and join then. Thus a deletion is never mistaken for a loss of the servers' data, nor the reverse.
 ///
-/// The owner passes each change of [`Objects::watch`](crate::Objects::watch) to [`handle_change`](Self::handle_change), carries
+/// The owner passes each change of [`ClusterObjects::watch`](crate::ClusterObjects::watch) to [`handle_change`](Self::handle_change), carries
 /// out what [`poll_request`](Self::poll_request) returns, and passes the answer to [`handle_answer`](Self::handle_answer). It
 /// polls after each call, and at [`next_timeout_ms`](Self::next_timeout_ms). A call that fails because of the local objects
 /// is to be repeated with the same arguments.

@@ -15,7 +15,7 @@ use super::name::ObjectName;
 use super::replica::{ObjectReplica, ReplicaEvent, ReplicaPhase, ReplicaRequest};
 use super::stored;
 use crate::error::{ClusterError, PutError};
-use crate::fabric::{ExpectedRevision, Objects};
+use crate::fabric::{ClusterObjects, ExpectedRevision};
 use crate::member::NodeName;
 
 /// Pause after the objects of this node could not be read or stored.
@@ -75,7 +75,7 @@ struct ReplicaReports {
 
 /// The configuration objects that all nodes of a cluster have.
 pub struct ReplicatedObjects {
-    objects: Arc<dyn Objects>,
+    objects: Arc<dyn ClusterObjects>,
     local: Arc<dyn LocalObjects>,
     replica: Mutex<ObjectReplica>,
     progress: watch::Sender<ReplicaProgress>,
@@ -87,7 +87,7 @@ impl ReplicatedObjects {
     /// `random_id` returns ids that nobody else has.
     pub fn new(
         node: NodeName,
-        objects: Arc<dyn Objects>,
+        objects: Arc<dyn ClusterObjects>,
         local: Arc<dyn LocalObjects>,
         random_id: impl FnMut() -> String + Send + 'static,
     ) -> Arc<Self> {

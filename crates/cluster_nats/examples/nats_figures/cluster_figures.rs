@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::{
-    ChannelLimits, ClusterNode, DownReason, LinkSendError, Links, Member, MembershipConfig,
+    ChannelLimits, ClusterNode, DownReason, LinkSendError, Member, MembershipConfig, NodeLinks,
     NodeLoad, NodeName, PeerNodeId, PeerNodeObserver,
 };
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{ExpectedRevision, ObjectChange, Objects as _};
+use cluster::{ClusterObjects as _, ExpectedRevision, ObjectChange};
 
 use crate::Options;
 use crate::nats_cluster::{NatsCluster, new_histogram, percentiles};

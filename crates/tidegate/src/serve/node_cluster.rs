@@ -16,7 +16,7 @@ use broker::{
 use bytes::Bytes;
 use cluster::{
     ATTRIBUTE_RECORDS_KIND, BoxFuture, ClusterError, ClusterLease, ClusterNode,
-    DEVICE_RECORDS_KIND, DownReason, FIRST_REQUEST_KIND, Links as _, Member, MembershipConfig,
+    DEVICE_RECORDS_KIND, DownReason, FIRST_REQUEST_KIND, Member, MembershipConfig, NodeLinks as _,
     NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId, PeerNodeInfo, PeerNodeObserver,
     RecordReplication, ReplicaPhase, ReplicatedObjects, RequestHandler, RequestLimits, SendMessage,
 };

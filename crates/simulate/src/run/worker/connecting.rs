@@ -125,7 +125,11 @@ impl Worker<'_> {
     }
 
     /// TCP may be set up: sends CONNECT.
-    pub(super) fn on_dialing(&mut self, device: usize, event: &Event) -> Result<(), ClientError> {
+    pub(super) fn send_connect_when_open(
+        &mut self,
+        device: usize,
+        event: &Event,
+    ) -> Result<(), ClientError> {
         let Some(transport) = &mut self.devices[device].transport else {
             return Ok(());
         };

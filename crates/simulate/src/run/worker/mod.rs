@@ -515,7 +515,7 @@ impl<'a> Worker<'a> {
         let device = event.token().0;
         let outcome = match self.devices[device].stage {
             ConnectionStage::Offline => Ok(()),
-            ConnectionStage::Dialing => self.on_dialing(device, event),
+            ConnectionStage::Dialing => self.send_connect_when_open(device, event),
             _ => {
                 let is_input = event.is_readable() || event.is_error() || event.is_read_closed();
                 self.on_ready(device, is_input, event.is_writable())
