@@ -1,7 +1,7 @@
 //! The test programs of the workspace: one cargo command builds all of them, then several run at a time. Most tests wait
 //! for sockets, servers and timers, so one program at a time leaves cores idle.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
@@ -82,7 +82,7 @@ pub(crate) fn run(
 ) {
     let queue = Mutex::new(VecDeque::from_iter(&programs));
     let (sender, results) = mpsc::channel();
-    let mut failed_outputs = BTreeMap::new();
+    let mut failed_outputs = Vec::new();
     std::thread::scope(|scope| {
         for _ in 0..LANES {
             let sender = sender.clone();
@@ -91,24 +91,22 @@ pub(crate) fn run(
                 loop {
                     let next = queue.lock().expect("no lane panics").pop_front();
                     let Some(program) = next else { return };
-                    let (output, results) = program.run(filters, environment);
-                    sender
-                        .send((&program.title, output, results))
-                        .expect("the report is written below");
+                    let result = program.run(filters, environment);
+                    sender.send(result).expect("the report is written below");
                 }
             });
         }
         drop(sender);
-        for (title, output, results) in results {
+        for (output, results) in results {
             // Whole, so that the output of one program is not mixed with that of another.
             print_lines(&output);
             if results.failed > 0 {
-                failed_outputs.insert(title, output);
+                failed_outputs.push(output);
             }
             report.append(results);
         }
     });
-    for output in failed_outputs.values() {
+    for output in &failed_outputs {
         println!("    the end of a program with failures, again:");
         print_lines(&output[output.len().saturating_sub(MOST_LINES_AGAIN)..]);
     }

@@ -220,7 +220,7 @@ impl ApiCall {
                 .is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
             match is_too_long {
                 true => too_long(),
-                false => ProblemDetails::bad_request("The body did not arrive whole."),
+                false => ProblemDetails::bad_request("The request body is incomplete."),
             }
         })
     }

@@ -121,8 +121,8 @@ fn to_service_error(error: CommandError) -> DeviceServiceError {
             let state = state.as_str();
             DeviceServiceError::Conflict(format!("The command has already ended: {state}."))
         }
-        CommandError::Moving => DeviceServiceError::Conflict(
-            "The command is moving to the node of the device; repeat the request.".to_owned(),
+        CommandError::HandedOver => DeviceServiceError::Conflict(
+            "The command is being handed over to the node where its device is connected. Repeat the request in a few seconds.".to_owned(),
         ),
         CommandError::Registry(error) => error.into(),
         CommandError::Store(error) => DeviceServiceError::Unavailable(format!("{error}.")),

@@ -6,10 +6,9 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
+use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 use series::Aggregate;
-
-use axum::body::Bytes;
 
 use crate::merged_answers::NodeAnswer;
 use crate::query_parameters::QueryParameters;
@@ -24,7 +23,7 @@ pub(crate) struct MergedIntervals {
 
 impl MergedIntervals {
     /// Of a request whose parameters are in its path.
-    pub(crate) fn of_parameters(query: &QueryParameters) -> Self {
+    pub(crate) fn from_query(query: &QueryParameters) -> Self {
         let functions = query.text_value("functions").unwrap_or("avg").split(',');
         let is_absent = |name: &str| query.text_value(name).is_none();
         Self {
@@ -38,7 +37,7 @@ impl MergedIntervals {
 
     /// Of a request whose parameters are members of its body; also returns the body to send to each node. `None`: the body
     /// is invalid.
-    pub(crate) fn of_body(body: &[u8]) -> Option<(Self, Bytes)> {
+    pub(crate) fn from_body(body: &[u8]) -> Option<(Self, Bytes)> {
         let mut query: Value = serde_json::from_slice(body).ok()?;
         let names = match query.get("functions") {
             None => &[][..],
@@ -175,7 +174,7 @@ mod tests {
 
     fn intervals(query: &str) -> MergedIntervals {
         let uri = format!("/x?{query}").parse().unwrap();
-        MergedIntervals::of_parameters(&QueryParameters::read(&uri, &KNOWN).unwrap())
+        MergedIntervals::from_query(&QueryParameters::read(&uri, &KNOWN).unwrap())
     }
 
     fn answer(rows: &[(i64, Value)]) -> NodeAnswer {
@@ -224,7 +223,7 @@ mod tests {
     #[test]
     fn intervals_of_several_devices_are_combined() {
         let query = json!({"devices": ["d", "e"], "keys": ["t"], "from_ms": 0, "interval_ms": 10});
-        let (merged, body) = MergedIntervals::of_body(query.to_string().as_bytes()).unwrap();
+        let (merged, body) = MergedIntervals::from_body(query.to_string().as_bytes()).unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(body["functions"], json!(["avg", "count", "sum"]));
         assert_eq!(body["devices"], query["devices"]);
@@ -257,9 +256,9 @@ mod tests {
             answer(json!([row(None, 0, 2.0)])),
         ]);
         assert_eq!(combined["data"][0]["values"]["avg"], 1.5);
-        assert!(MergedIntervals::of_body(br#"{"functions": ["mode"]}"#).is_none());
-        assert!(MergedIntervals::of_body(br#"{"functions": "max"}"#).is_none());
-        assert!(MergedIntervals::of_body(b"[]").is_none());
+        assert!(MergedIntervals::from_body(br#"{"functions": ["mode"]}"#).is_none());
+        assert!(MergedIntervals::from_body(br#"{"functions": "max"}"#).is_none());
+        assert!(MergedIntervals::from_body(b"[]").is_none());
     }
 
     #[test]

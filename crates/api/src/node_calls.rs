@@ -373,7 +373,7 @@ async fn whole_body(body: Body, recipient: &str) -> Result<Bytes, ProblemDetails
     let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await;
     body.map_err(|_| {
         let detail = format!(
-            "The body did not arrive whole, or exceeds {MAX_BODY_BYTES} bytes, which is the limit of a request that is executed by {recipient}."
+            "The request body is incomplete, or larger than {MAX_BODY_BYTES} bytes. That is the limit for requests that are passed on to {recipient}."
         );
         ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     })
@@ -530,7 +530,9 @@ async fn node_of_object(
             "No node that answers has this object; no answer of: {}.",
             missing.join(", ")
         ))),
-        several if let Some(holder) = holder_of_moving(several, &bodies) => Ok(Some(holder)),
+        several if let Some(holder) = holder_of_moving_command(several, &bodies) => {
+            Ok(Some(holder))
+        }
         several => Err(ProblemDetails::conflict(format!(
             "Several nodes have an object with this number: {}. Name one of them with the parameter node.",
             several.join(", ")
@@ -540,7 +542,7 @@ async fn node_of_object(
 
 /// A command that moves from one node to another is at both for a moment. Returns the node that has done more with it, or
 /// `None` if the nodes have different objects.
-fn holder_of_moving(holders: &[String], bodies: &[Bytes]) -> Option<String> {
+fn holder_of_moving_command(holders: &[String], bodies: &[Bytes]) -> Option<String> {
     let bodies: Option<Vec<Value>> = bodies
         .iter()
         .map(|body| serde_json::from_slice(body).ok())
@@ -576,9 +578,9 @@ async fn merge_all(
         _ => None,
     };
     let intervals = match merged {
-        MergedAnswer::Intervals if body.is_empty() => Some(MergedIntervals::of_parameters(&query)),
+        MergedAnswer::Intervals if body.is_empty() => Some(MergedIntervals::from_query(&query)),
         // An invalid body is answered by this node.
-        MergedAnswer::Intervals => MergedIntervals::of_body(&body).map(|(intervals, changed)| {
+        MergedAnswer::Intervals => MergedIntervals::from_body(&body).map(|(intervals, changed)| {
             body = changed;
             intervals
         }),
@@ -681,7 +683,7 @@ mod tests {
             Bytes::from(body.to_string())
         };
         let holders = ["a".to_owned(), "b".to_owned()];
-        let of = |one, other| holder_of_moving(&holders, &[one, other]);
+        let of = |one, other| holder_of_moving_command(&holders, &[one, other]);
         assert_eq!(of(body("d", 1, 1), body("d", 1, 0)).as_deref(), Some("a"));
         assert_eq!(of(body("d", 1, 0), body("d", 1, 1)).as_deref(), Some("b"));
         assert_eq!(of(body("d", 1, 0), body("e", 1, 0)), None);

@@ -154,7 +154,7 @@ impl NodeRequests {
     }
 
     /// Whether any other node can be reached.
-    pub fn has_reachable(&self) -> bool {
+    pub fn has_reachable_nodes(&self) -> bool {
         !self.state().peers.is_empty()
     }
 

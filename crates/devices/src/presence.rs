@@ -395,9 +395,9 @@ impl DeviceStates {
     ///
     /// # Errors
     /// If the store fails.
-    pub fn is_id_online(&self, id: &str) -> Result<bool, RegistryError> {
+    pub fn is_online_by_id(&self, id: &str) -> Result<bool, RegistryError> {
         let registry = &self.inner.registry;
-        let found = registry.number_with_id(id, |no| self.is_online(no))?;
+        let found = registry.number_of_id_if(id, |no| self.is_online(no))?;
         Ok(found.is_some())
     }
 

@@ -154,7 +154,7 @@ async fn receive(call: &mut ApiCall) -> Result<(JobFile, u64), ProblemDetails> {
         })?;
         let Some(frame) = frame else { break };
         let frame =
-            frame.map_err(|_| ProblemDetails::bad_request("The body did not arrive whole."))?;
+            frame.map_err(|_| ProblemDetails::bad_request("The request body is incomplete."))?;
         let Ok(piece) = frame.into_data() else {
             continue;
         };

@@ -97,7 +97,7 @@ impl PieceReader {
                 Ok(None) => break,
                 Ok(Some(Ok(frame))) => frame,
                 Ok(Some(Err(_))) => {
-                    let detail = "The body did not arrive whole.";
+                    let detail = "The request body is incomplete.";
                     self.failure = Some(ProblemDetails::bad_request(detail));
                     break;
                 }

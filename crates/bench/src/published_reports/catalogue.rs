@@ -351,7 +351,7 @@ impl ReportRow {
         connections: ConnectionKind,
     ) -> anyhow::Result<RowCommand> {
         let text = self.command.as_deref().context("it has no command")?;
-        self.row_command(text, form, connections)
+        self.build_row_command(text, form, connections)
     }
 
     /// The preparation in a form.
@@ -361,11 +361,11 @@ impl ReportRow {
         connections: ConnectionKind,
     ) -> anyhow::Result<Option<RowCommand>> {
         let text = self.preparation.as_deref();
-        text.map(|text| self.row_command(text, form, connections))
+        text.map(|text| self.build_row_command(text, form, connections))
             .transpose()
     }
 
-    fn row_command(
+    fn build_row_command(
         &self,
         text: &str,
         form: ReportForm,

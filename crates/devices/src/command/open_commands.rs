@@ -69,7 +69,7 @@ impl DeviceQueue {
 
     /// The next command to send. Of commands that two nodes have given the same number at the device, one follows the end of
     /// the other.
-    fn first_pending(&self) -> Option<CommandId> {
+    fn next_to_send(&self) -> Option<CommandId> {
         let is_due = |entry: &&OpenCommand| {
             let is_same = |other: &OpenCommand| {
                 other.is_at_device() && other.id.at_device() == entry.id.at_device()
@@ -152,18 +152,18 @@ impl OpenCommands {
 
     /// Whether a command is pending for the device.
     pub(super) fn has_pending(&self, device: DeviceNo) -> bool {
-        self.first_pending(device).is_some()
+        self.next_to_send(device).is_some()
     }
 
-    pub(super) fn first_pending(&self, device: DeviceNo) -> Option<CommandId> {
-        self.devices.get(&device)?.first_pending()
+    pub(super) fn next_to_send(&self, device: DeviceNo) -> Option<CommandId> {
+        self.devices.get(&device)?.next_to_send()
     }
 
     /// At most `limit` devices for which commands wait, the first ones after `after`, in the order of their numbers.
     pub(super) fn waiting_devices(&self, after: Option<DeviceNo>, limit: usize) -> Vec<DeviceNo> {
         let is_later = |device: &&DeviceNo| after.is_none_or(|after| **device > after);
         let waiting = self.devices.iter();
-        let waiting = waiting.filter(|(_, queue)| queue.first_pending().is_some());
+        let waiting = waiting.filter(|(_, queue)| queue.next_to_send().is_some());
         let mut waiting: Vec<DeviceNo> = waiting
             .map(|(device, _)| device)
             .filter(is_later)
@@ -190,8 +190,8 @@ impl OpenCommands {
         movable.map(|entry| entry.id).collect()
     }
 
-    /// Whether a pending command has had to wait for the end of this one, see [`DeviceQueue::first_pending`].
-    pub(super) fn is_awaited(&self, ended: &Command) -> bool {
+    /// Whether a pending command has had to wait for the end of this one, see [`DeviceQueue::next_to_send`].
+    pub(super) fn has_pending_with_same_number(&self, ended: &Command) -> bool {
         let queue = self.devices.get(&ended.device_no);
         let entries = queue.into_iter().flat_map(|queue| &queue.entries);
         let mut pending = entries.filter(|entry| entry.state == CommandState::Pending);
@@ -221,7 +221,7 @@ impl OpenCommands {
     }
 
     /// Sends the commands of a device again that are not held any longer.
-    pub(super) fn release(&mut self, device: DeviceNo, now_ms: u64) {
+    pub(super) fn end_holds(&mut self, device: DeviceNo, now_ms: u64) {
         let queue = self.devices.get_mut(&device).into_iter();
         for entry in queue.flat_map(|queue| &mut queue.entries) {
             if entry.held_until_ms <= now_ms {
@@ -246,7 +246,7 @@ impl OpenCommands {
     }
 
     /// The open command of a device with the number that the device knows, of several the one that it has got.
-    pub(super) fn with_device_number(&self, device: DeviceNo, number: u64) -> Option<CommandId> {
+    pub(super) fn find_by_device_number(&self, device: DeviceNo, number: u64) -> Option<CommandId> {
         let queue = self.devices.get(&device)?;
         let has_number = |entry: &&OpenCommand| entry.id.at_device() == number;
         let mut found = queue.entries.iter().filter(has_number);
@@ -267,7 +267,7 @@ impl OpenCommands {
 
     /// Starts sending the device's next pending command, unless one is already being sent.
     pub(super) fn begin_sending(&mut self, device: DeviceNo) -> Option<CommandId> {
-        let first = self.first_pending(device)?;
+        let first = self.next_to_send(device)?;
         let queue = self.devices.get_mut(&device)?;
         if queue.sending.is_some() {
             queue.needs_recheck = true;

@@ -264,8 +264,8 @@ impl Commands {
     ///
     /// # Errors
     /// Fails if the store fails.
-    pub fn offer(&self, devices: &[String]) -> Result<CommandOffer, CommandError> {
-        self.inner.offer(devices)
+    pub fn offer_waiting(&self, devices: &[String]) -> Result<CommandOffer, CommandError> {
+        self.inner.offer_waiting(devices)
     }
 
     /// Takes commands over that another node has offered; returns the numbers of those that are stored. Reads and writes the

@@ -20,6 +20,7 @@ use series::DeviceNo;
 use store::{Durability, TableBatch};
 
 use super::attribute_scope::AttributeScope;
+use super::changes::DeviceTransaction;
 use super::keys::{DeviceName, attribute_row, split_attribute_row};
 use super::observers::AttributeChange;
 use super::shared_versions::{SharedVersions, VersionTransaction, decode_awaiting};
@@ -106,7 +107,7 @@ impl SharedAttributes {
 /// Changes of attributes in one batch of the store.
 pub(super) struct AttributeTransaction<'a> {
     inner: &'a RegistryInner,
-    pub(super) batch: TableBatch,
+    batch: TableBatch,
     /// `None` outside a cluster.
     versions: Option<VersionTransaction<'a>>,
 }
@@ -122,7 +123,7 @@ impl<'a> AttributeTransaction<'a> {
 
     /// Writes an attribute that this node changes; `None` removes it. In a cluster, the time of the change is later than that of
     /// the change before, at whichever node that was.
-    pub(super) fn write(
+    pub(super) fn write_change(
         &mut self,
         device: &Device,
         scope: AttributeScope,
@@ -141,10 +142,10 @@ impl<'a> AttributeTransaction<'a> {
                 time_ms = versions.stamp(&mut self.batch, &id, None, state)?.time_ms;
             }
         }
-        self.put(device.no, scope, key, json, time_ms)
+        self.put_row(device.no, scope, key, json, time_ms)
     }
 
-    fn put(
+    fn put_row(
         &mut self,
         no: DeviceNo,
         scope: AttributeScope,
@@ -206,7 +207,7 @@ impl<'a> AttributeTransaction<'a> {
             }
             (Some(_), Some(_)) => return Ok(()),
             (Some((created_ms, _)), None) => {
-                if inner.was_removed_after(name.device, created_ms)? {
+                if inner.was_device_removed_after(name.device, created_ms)? {
                     if was_awaiting {
                         versions.forget(&mut self.batch, &record.id)?;
                     }
@@ -222,7 +223,7 @@ impl<'a> AttributeTransaction<'a> {
         let Some(device) = device else {
             return Ok(());
         };
-        self.put(
+        self.put_row(
             device.no,
             name.scope,
             name.key,
@@ -239,54 +240,44 @@ impl<'a> AttributeTransaction<'a> {
     }
 }
 
-impl RegistryInner {
-    /// Whether this node knows that a device with this id was removed after that time.
-    fn was_removed_after(&self, device: &str, time_ms: u64) -> Result<bool, RegistryError> {
-        let row = match self.shared.get() {
-            Some(shared) => shared.row(device)?,
-            None => None,
-        };
-        Ok(row.is_some_and(|row| row.is_removed && row.version.time_ms >= time_ms))
-    }
-
-    /// Removes the attributes of a device with their versions. Other nodes do so when they learn of the removal of the device.
-    pub(super) fn remove_attributes(
-        &self,
-        batch: &mut TableBatch,
-        versions: &mut Option<VersionTransaction<'_>>,
-        device: &Device,
-    ) -> Result<(), RegistryError> {
+impl DeviceTransaction<'_> {
+    /// Removes the attributes of a device that is removed, or replaced by another one with the same id, with their versions. Other
+    /// nodes do so when they learn of that.
+    pub(super) fn remove_attributes(&mut self, device: &Device) -> Result<(), RegistryError> {
+        let attributes = &self.inner.attributes;
         let mut rows = Vec::new();
         let prefix = device.no.0.to_be_bytes();
-        self.attributes
-            .scan(&prefix, Bound::Unbounded, &mut |row, _| {
-                rows.push(row.to_vec());
-                true
-            })?;
+        attributes.scan(&prefix, Bound::Unbounded, &mut |row, _| {
+            rows.push(row.to_vec());
+            true
+        })?;
         for row in rows {
-            if let Some(versions) = versions
+            if let Some(versions) = &mut self.attribute_versions
                 && let Some((scope, key)) = split_attribute_row(&row)
             {
-                versions.forget(batch, &record_id(device, scope, &key))?;
+                versions.forget(&mut self.batch, &record_id(device, scope, &key))?;
             }
-            batch.remove(&self.attributes, &row)?;
+            self.batch.remove(attributes, &row)?;
         }
         Ok(())
     }
 
     /// Forgets the records that wait for a device with this id. They are those of a device that was removed.
-    pub(super) fn forget_awaiting_attributes(
-        &self,
-        batch: &mut TableBatch,
-        versions: &mut Option<VersionTransaction<'_>>,
-        device: &str,
-    ) -> Result<(), RegistryError> {
-        if let Some(versions) = versions {
-            for record in self.awaiting_attributes(Some(device))? {
-                versions.forget(batch, &record.id)?;
+    pub(super) fn forget_awaiting_attributes(&mut self, device: &str) -> Result<(), RegistryError> {
+        if let Some(versions) = &mut self.attribute_versions {
+            for record in self.inner.awaiting_attributes(Some(device))? {
+                versions.forget(&mut self.batch, &record.id)?;
             }
         }
         Ok(())
+    }
+}
+
+impl RegistryInner {
+    /// Whether this node knows that a device with this id was removed after that time.
+    fn was_device_removed_after(&self, device: &str, time_ms: u64) -> Result<bool, RegistryError> {
+        let row = self.version_row(device)?;
+        Ok(row.is_some_and(|row| row.is_removed && row.version.time_ms >= time_ms))
     }
 
     /// The records that wait for the device with this id, or with `None` for any device.
@@ -439,7 +430,7 @@ impl RegistryInner {
                     versions.stamp(&mut changes.batch, &id, Some(version), (0, false))?;
                 }
                 if version.time_ms != updated_ms {
-                    changes.put(no, scope, &key, Some(json), version.time_ms)?;
+                    changes.put_row(no, scope, &key, Some(json), version.time_ms)?;
                 }
             }
             changes.commit()?;
@@ -448,14 +439,7 @@ impl RegistryInner {
     }
 
     fn stamp_removed_attributes(&self, shared: &SharedVersions) -> Result<(), RegistryError> {
-        let mut existing = Vec::new();
-        shared.scan(None, &mut |id, row| {
-            if !row.is_removed {
-                existing.push(id.to_owned());
-            }
-            true
-        })?;
-        for portion in existing.chunks(BATCH_ATTRIBUTES) {
+        for portion in shared.existing_ids()?.chunks(BATCH_ATTRIBUTES) {
             let _lock = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
             let mut changes = AttributeTransaction::new(self)?;
             for id in portion {
@@ -549,7 +533,7 @@ impl SharedRecords for SharedAttributes {
         each: &mut dyn FnMut(&str, RecordVersion),
     ) -> Result<(), SharedRecordsError> {
         match self.0.inner.shared_attributes.get() {
-            Some(shared) => Ok(shared.remembered(bucket, each)?),
+            Some(shared) => Ok(shared.remembered_versions(bucket, each)?),
             None => Ok(()),
         }
     }

@@ -132,7 +132,7 @@ impl Registry {
         let mut fresh = 0;
         for (key, value) in &values {
             if value.is_null() {
-                changes.write(device, scope, key, None, now_ms)?;
+                changes.write_change(device, scope, key, None, now_ms)?;
                 continue;
             }
             let row = attribute_row(device.no, scope, key);
@@ -143,7 +143,7 @@ impl Registry {
                     "{key:?}: expected at most {MAX_VALUE_BYTES} bytes"
                 )));
             }
-            changes.write(device, scope, key, Some(json.as_bytes()), now_ms)?;
+            changes.write_change(device, scope, key, Some(json.as_bytes()), now_ms)?;
         }
         if fresh > 0 && self.attributes(device, scope)?.len() + fresh > MAX_ATTRIBUTES {
             return Err(invalid(format!(

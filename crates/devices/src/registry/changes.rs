@@ -361,7 +361,7 @@ pub(super) struct DeviceTransaction<'a> {
     contests: Losers,
     /// `None` outside a cluster.
     pub(super) versions: Option<VersionTransaction<'a>>,
-    attribute_versions: Option<VersionTransaction<'a>>,
+    pub(super) attribute_versions: Option<VersionTransaction<'a>>,
     /// The version of the record of another node that is being stored.
     pub(super) incoming: Option<cluster::RecordVersion>,
 }
@@ -843,20 +843,6 @@ impl<'a> DeviceTransaction<'a> {
             self.batch.remove(&inner.events, &key)?;
         }
         Ok(())
-    }
-
-    /// Removes the attributes of a device that is removed, or replaced by another one with the same id.
-    pub(super) fn remove_attributes(&mut self, device: &Device) -> Result<(), RegistryError> {
-        let versions = &mut self.attribute_versions;
-        self.inner
-            .remove_attributes(&mut self.batch, versions, device)
-    }
-
-    /// Forgets attributes that wait for another device with this id.
-    pub(super) fn forget_awaiting_attributes(&mut self, device: &str) -> Result<(), RegistryError> {
-        let versions = &mut self.attribute_versions;
-        self.inner
-            .forget_awaiting_attributes(&mut self.batch, versions, device)
     }
 
     /// Commits everything and returns the next device number.

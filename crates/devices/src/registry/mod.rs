@@ -373,19 +373,12 @@ impl Registry {
     }
 
     /// The number of the device with this id, if `is_asked` holds for it. Reads the disk only then.
-    pub(crate) fn number_with_id(
+    pub(crate) fn number_of_id_if(
         &self,
         id: &str,
         is_asked: impl Fn(DeviceNo) -> bool,
     ) -> Result<Option<DeviceNo>, RegistryError> {
-        let row = DeviceName::Id(id).encode();
-        let candidates = match self.inner.name_index.find(&row) {
-            NameCandidates::Devices(candidates) => candidates,
-            NameCandidates::NotLoaded => {
-                let no = self.inner.index.get_with(&row, no_at_end)?.flatten();
-                no.into_iter().collect()
-            }
-        };
+        let candidates = self.inner.candidates(&DeviceName::Id(id).encode())?;
         for no in candidates.into_iter().filter(|no| is_asked(*no)) {
             if self
                 .by_no(no)?
@@ -590,14 +583,7 @@ impl RegistryInner {
         }
         self.cache.count_lookup(false);
         let row = name.encode();
-        let candidates = match self.name_index.find(&row) {
-            NameCandidates::Devices(candidates) => candidates,
-            NameCandidates::NotLoaded => {
-                let no = self.index.get_with(&row, no_at_end)?.flatten();
-                no.into_iter().collect()
-            }
-        };
-        for no in candidates {
+        for no in self.candidates(&row)? {
             if let Some(device) = self
                 .load_device(no)?
                 .filter(|device| name.belongs_to(device))
@@ -607,6 +593,17 @@ impl RegistryInner {
             }
         }
         Ok(None)
+    }
+
+    /// Devices that may have a name; reads the disk only until the names are loaded.
+    fn candidates(&self, row: &[u8]) -> Result<Vec<DeviceNo>, RegistryError> {
+        match self.name_index.find(row) {
+            NameCandidates::Devices(candidates) => Ok(candidates),
+            NameCandidates::NotLoaded => {
+                let no = self.index.get_with(row, no_at_end)?.flatten();
+                Ok(no.into_iter().collect())
+            }
+        }
     }
 
     /// The owner of a name according to the name index.

@@ -145,8 +145,20 @@ impl SharedVersions {
         Ok(existing)
     }
 
+    /// The ids of all records that exist.
+    pub(super) fn existing_ids(&self) -> Result<Vec<String>, StoreError> {
+        let mut existing = Vec::new();
+        self.scan(None, &mut |id, row| {
+            if !row.is_removed {
+                existing.push(id.to_owned());
+            }
+            true
+        })?;
+        Ok(existing)
+    }
+
     /// See [`SharedRecords::versions`](cluster::SharedRecords::versions).
-    pub(super) fn remembered(
+    pub(super) fn remembered_versions(
         &self,
         bucket: u16,
         each: &mut dyn FnMut(&str, RecordVersion),

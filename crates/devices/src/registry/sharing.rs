@@ -219,14 +219,7 @@ impl RegistryInner {
         let Some(shared) = self.shared.get() else {
             return Ok(());
         };
-        let mut existing = Vec::new();
-        shared.scan(None, &mut |id, row| {
-            if !row.is_removed {
-                existing.push(id.to_owned());
-            }
-            true
-        })?;
-        for portion in existing.chunks(BATCH_DEVICES) {
+        for portion in shared.existing_ids()?.chunks(BATCH_DEVICES) {
             let next = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
             let mut changes = DeviceTransaction::new(self, *next)?;
             for id in portion {
@@ -247,7 +240,7 @@ impl RegistryInner {
         }
     }
 
-    fn version_row(&self, id: &str) -> Result<Option<VersionRow>, RegistryError> {
+    pub(super) fn version_row(&self, id: &str) -> Result<Option<VersionRow>, RegistryError> {
         match self.shared.get() {
             Some(shared) => Ok(shared.row(id)?),
             None => Ok(None),
@@ -518,7 +511,7 @@ impl SharedRecords for Registry {
         each: &mut dyn FnMut(&str, RecordVersion),
     ) -> Result<(), SharedRecordsError> {
         match self.inner.shared.get() {
-            Some(shared) => Ok(shared.remembered(bucket, each)?),
+            Some(shared) => Ok(shared.remembered_versions(bucket, each)?),
             None => Ok(()),
         }
     }

@@ -203,7 +203,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     /// Offsets to try, since other programs and tests may use some of the ports.
-    fn offsets() -> impl Iterator<Item = u16> {
+    fn port_offsets() -> impl Iterator<Item = u16> {
         std::iter::repeat_with(|| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             20_000 + listener.local_addr().unwrap().port() % 20_000
@@ -215,7 +215,7 @@ mod tests {
     fn nodes_have_valid_settings_and_share_a_secret() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("a \"cluster\"");
-        let prepared = offsets().find_map(|offset| {
+        let prepared = port_offsets().find_map(|offset| {
             let cluster = LocalCluster::prepare(&directory, 3, offset, None);
             cluster.ok().map(|cluster| (cluster, offset))
         });
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn a_port_in_use_is_named_with_its_node() {
         let folder = tempfile::tempdir().unwrap();
-        let taken = offsets().find_map(|offset| {
+        let taken = port_offsets().find_map(|offset| {
             let used = SocketAddrV4::new(Ipv4Addr::LOCALHOST, MQTT_PORT + 1 + offset);
             let listener = TcpListener::bind(used).ok();
             listener.map(|listener| (listener, used, offset))

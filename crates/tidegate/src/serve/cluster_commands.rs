@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::{NodeName, NodeRequests};
-use devices::command::{Command, CommandError, CommandId, CommandOffer, Commands};
+use devices::command::{CommandError, CommandId, CommandOffer, Commands};
 use devices::{DeviceNo, DeviceStates};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -33,18 +33,12 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum CommandRequest {
-    /// These devices are here: which commands wait for them at your node? Is answered with an [`OfferAnswer`].
+    /// These devices are here: which commands wait for them at your node? Is answered with a [`CommandOffer`].
     Offer { devices: Vec<String> },
     /// These commands are stored here: remove them.
     Remove { commands: Vec<CommandId> },
     /// Commands for these devices wait here: ask for them, if the devices are at your node.
     Waiting { devices: Vec<String> },
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct OfferAnswer {
-    commands: Vec<Command>,
-    is_partial: bool,
 }
 
 /// Moves waiting commands between nodes.
@@ -79,7 +73,7 @@ impl ClusterCommands {
             if change.is_online
                 && let Some(this) = arriving.upgrade()
             {
-                this.add_arrival(change.device.id.as_str());
+                this.add_arrived_device(change.device.id.as_str());
             }
         }));
         runtime.spawn(this.clone().ask_for_arrivals(received));
@@ -87,8 +81,8 @@ impl ClusterCommands {
         this
     }
 
-    fn add_arrival(&self, device: &str) {
-        if self.requests.has_reachable() {
+    fn add_arrived_device(&self, device: &str) {
+        if self.requests.has_reachable_nodes() {
             // A full queue is no loss: the search finds the commands.
             let _ = self.arrivals.try_send(device.to_owned());
         }
@@ -122,7 +116,7 @@ impl ClusterCommands {
     async fn fetch(&self, node: &NodeName, request: &CommandRequest) -> Result<(), String> {
         loop {
             let answer = self.ask(node, request).await?;
-            let offer: OfferAnswer =
+            let offer: CommandOffer =
                 serde_json::from_slice(&answer).map_err(|error| error.to_string())?;
             if offer.commands.is_empty() {
                 return Ok(());
@@ -164,7 +158,7 @@ impl ClusterCommands {
         let mut after: Option<DeviceNo> = None;
         loop {
             tokio::time::sleep(SEARCH_INTERVAL).await;
-            if !self.requests.has_reachable() {
+            if !self.requests.has_reachable_nodes() {
                 continue;
             }
             let commands = self.commands.clone();
@@ -197,15 +191,8 @@ impl ClusterCommands {
         let commands = self.commands.clone();
         match request {
             CommandRequest::Offer { devices } => {
-                let CommandOffer {
-                    commands,
-                    is_partial,
-                } = run_blocking(move || commands.offer(&devices)).await?;
-                let answer = OfferAnswer {
-                    commands,
-                    is_partial,
-                };
-                let answer = serde_json::to_vec(&answer).map_err(|error| error.to_string())?;
+                let offer = run_blocking(move || commands.offer_waiting(&devices)).await?;
+                let answer = serde_json::to_vec(&offer).map_err(|error| error.to_string())?;
                 Ok(answer.into())
             }
             CommandRequest::Remove { commands: moved } => {
@@ -217,14 +204,14 @@ impl ClusterCommands {
                 let online = move || {
                     let mut online = Vec::new();
                     for device in devices {
-                        if states.is_id_online(&device)? {
+                        if states.is_online_by_id(&device)? {
                             online.push(device);
                         }
                     }
                     Ok(online)
                 };
                 for device in run_blocking(online).await? {
-                    self.add_arrival(&device);
+                    self.add_arrived_device(&device);
                 }
                 Ok(Bytes::new())
             }

@@ -332,7 +332,7 @@ async fn share_devices(cluster: &NodeCluster, services: &NodeServices) -> anyhow
     let first = cluster.name().first_number();
     services.alarms.alarms.number_from(first);
     services.commands.commands.number_from(first);
-    cluster.share_commands(
+    cluster.start_moving_commands(
         services.commands.commands.clone(),
         services.devices.states.clone(),
     );

@@ -484,7 +484,7 @@ impl NodeCluster {
     }
 
     /// Takes waiting commands over from the other nodes when their devices connect to this one.
-    pub(super) fn share_commands(&self, commands: Commands, states: DeviceStates) {
+    pub(super) fn start_moving_commands(&self, commands: Commands, states: DeviceStates) {
         if let Some(runtime) = &*self.runtime() {
             let observer = &self.shared.observer;
             let requests = observer.requests.clone();

@@ -53,7 +53,7 @@ impl CommandsInner {
         let current = {
             let open = lock(&self.open);
             // Also one of another node, whose number has other bits.
-            if let Some(id) = open.with_device_number(device, number) {
+            if let Some(id) = open.find_by_device_number(device, number) {
                 return Ok(Some(id));
             }
             CommandId(open.next).with_device_number(number)

@@ -34,7 +34,7 @@ impl CommandsInner {
         transition: CommandTransition,
     ) -> Result<Option<Command>, store::StoreError> {
         let _notify_guard = lock(&self.notify_lock);
-        self.change_locked(id, transition)
+        self.change_with_lock_held(id, transition)
     }
 
     /// The same, unless another node may have taken the command over.
@@ -46,13 +46,13 @@ impl CommandsInner {
         let _notify_guard = lock(&self.notify_lock);
         let command = self.get(id)?;
         if command.is_some_and(|command| lock(&self.open).is_held(command.device_no, id)) {
-            return Err(CommandError::Moving);
+            return Err(CommandError::HandedOver);
         }
-        Ok(self.change_locked(id, transition)?)
+        Ok(self.change_with_lock_held(id, transition)?)
     }
 
     /// The caller holds `notify_lock`.
-    fn change_locked(
+    fn change_with_lock_held(
         &self,
         id: CommandId,
         transition: CommandTransition,
@@ -76,7 +76,7 @@ impl CommandsInner {
                 Ok(()) => open.mark_written(id),
                 Err(_) => open.keep_unwritten(command.clone()),
             }
-            is_awaited = command.state.is_final() && open.is_awaited(&command);
+            is_awaited = command.state.is_final() && open.has_pending_with_same_number(&command);
         }
         if is_awaited {
             self.wake_pollers(command.device_no);

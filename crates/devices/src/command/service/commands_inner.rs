@@ -32,8 +32,8 @@ pub enum CommandError {
     NotFound(CommandId),
     #[error("the command has already ended: {}", .0.as_str())]
     Ended(CommandState),
-    #[error("the command is moving to the node of the device; repeat the request")]
-    Moving,
+    #[error("the command is being handed over to the node where its device is connected")]
+    HandedOver,
     #[error(transparent)]
     Store(#[from] store::StoreError),
     #[error(transparent)]

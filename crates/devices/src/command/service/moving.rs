@@ -1,12 +1,13 @@
 //! Commands that wait for a device at one node of a cluster while the device connects to another one.
 //!
-//! The node of the device asks the others for such commands ([`CommandsInner::offer`]), stores them
+//! The node of the device asks the others for such commands ([`CommandsInner::offer_waiting`]), stores them
 //! ([`CommandsInner::take_over`]), and then lets the others remove them ([`CommandsInner::remove_moved`]). A command that is
 //! offered is not sent until it is removed, or [`HOLD_MS`] have passed without an answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use serde::{Deserialize, Serialize};
 use series::DeviceNo;
 
 use super::super::record::{Command, CommandId, CommandState};
@@ -14,14 +15,14 @@ use super::commands_inner::{CommandError, CommandJob, CommandsInner, lock};
 use crate::device::Device;
 
 /// Time for which an offered command waits for the answer of the other node.
-pub(super) const HOLD_MS: u64 = 10_000;
+const HOLD_MS: u64 = 10_000;
 /// Size of the parameters from which on an offer contains no further command.
 const MAX_OFFER_BYTES: usize = 1 << 20;
 /// Maximum number of commands of one offer.
 const MAX_OFFERED: usize = 1000;
 
 /// Commands for devices that are at another node now.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct CommandOffer {
     pub commands: Vec<Command>,
     /// There are more; ask again once these are removed.
@@ -46,7 +47,7 @@ impl CommandsInner {
     ///
     /// Not among them are those that are being sent, that are to be sent at once or not at all, and that a caller here waits
     /// for.
-    pub(super) fn offer(&self, devices: &[String]) -> Result<CommandOffer, CommandError> {
+    pub(super) fn offer_waiting(&self, devices: &[String]) -> Result<CommandOffer, CommandError> {
         let mut offer = CommandOffer::default();
         if !self.has_any() {
             return Ok(offer);
@@ -55,7 +56,7 @@ impl CommandsInner {
         for id in devices {
             let Some(no) = self
                 .registry
-                .number_with_id(id, |no| self.has_pending(no))?
+                .number_of_id_if(id, |no| self.has_pending(no))?
             else {
                 continue;
             };
@@ -163,7 +164,7 @@ impl CommandsInner {
             std::mem::replace(&mut *holds, later).into_iter().collect()
         };
         for (_, device) in ended {
-            lock(&self.open).release(device, now_ms);
+            lock(&self.open).end_holds(device, now_ms);
             self.wake_pollers(device);
             self.queue.push(CommandJob::ResumeDevice(device));
         }

@@ -200,7 +200,7 @@ impl CommandsInner {
 
     pub(super) fn take_next(&self, device: DeviceNo) -> Result<Option<Command>, CommandError> {
         loop {
-            let Some(id) = lock(&self.open).first_pending(device) else {
+            let Some(id) = lock(&self.open).next_to_send(device) else {
                 return Ok(None);
             };
             let sent = CommandTransition::Sent { expects_ack: false };
@@ -208,11 +208,11 @@ impl CommandsInner {
                 Ok(Some(command)) => return Ok(Some(command)),
                 Ok(None) => {}
                 // It is not the first one any more.
-                Err(CommandError::Moving) => continue,
+                Err(CommandError::HandedOver) => continue,
                 Err(error) => return Err(error),
             }
             // The command has ended in the meantime, unless it is missing in the store.
-            if lock(&self.open).first_pending(device) == Some(id) {
+            if lock(&self.open).next_to_send(device) == Some(id) {
                 return Ok(None);
             }
         }

@@ -14,10 +14,10 @@ fn nodes() -> (Setup, Setup) {
 }
 
 fn offer(node: &Setup, device: &str) -> CommandOffer {
-    node.commands.offer(&[device.to_owned()]).unwrap()
+    node.commands.offer_waiting(&[device.to_owned()]).unwrap()
 }
 
-fn over_the_network(commands: &[Command]) -> Vec<Command> {
+fn as_received(commands: &[Command]) -> Vec<Command> {
     serde_json::from_str(&serde_json::to_string(commands).unwrap()).unwrap()
 }
 
@@ -33,11 +33,11 @@ fn commands_follow_a_device_to_another_node() {
     assert!(!offered.is_partial);
     // Offered commands are neither offered nor sent nor cancelled meanwhile.
     let cancelled = a.commands.cancel(ids[0], "ann");
-    assert!(matches!(cancelled, Err(CommandError::Moving)));
+    assert!(matches!(cancelled, Err(CommandError::HandedOver)));
     assert!(offer(&a, "d").commands.is_empty());
     a.connect(&here, &[(RPC, 0)]);
     assert!(a.take_received().is_empty());
-    let sent = over_the_network(&offered.commands);
+    let sent = as_received(&offered.commands);
     assert_eq!(b.commands.take_over(sent.clone()).unwrap(), ids);
     // A repetition changes nothing.
     assert_eq!(b.commands.take_over(sent).unwrap(), ids);
