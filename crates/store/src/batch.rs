@@ -5,6 +5,9 @@
 
 use disk::varint::{PACK_BUFFER_BYTES, PackBuffer, pack};
 
+/// Offsets in a segment are 32 bits wide.
+pub(crate) const MAX_BATCH_BYTES: usize = 1 << 30;
+
 /// Bytes reserved for the head of a frame, see `log/frame.rs`.
 pub(crate) const FRAME_HEAD: usize = 32;
 
@@ -71,7 +74,7 @@ pub struct StoreBatch {
     pub(crate) bytes: Vec<u8>,
     /// Whether the batch contains records for the keyed state.
     pub(crate) is_keyed: bool,
-    has_message: bool,
+    pub(crate) has_message: bool,
 }
 
 impl Default for StoreBatch {

@@ -30,6 +30,16 @@ pub enum StoreError {
     /// Objects that all nodes of a cluster have cannot be changed now.
     #[error("the configuration objects of the cluster cannot be changed now: {0}")]
     Cluster(String),
+    /// The frame after this log sequence number is no longer in the log.
+    #[error(
+        "the message log no longer has the batch after number {lsn}; copy the store again from its beginning"
+    )]
+    LogPositionGone { lsn: u64 },
+    /// The queues cannot be read directly.
+    #[error(
+        "queued messages can be read only before the store is started, and only from the embedded log"
+    )]
+    QueueUnavailable,
     /// Stored data cannot be decoded.
     #[error("{what} in the store is damaged: {detail}")]
     Damaged { what: String, detail: String },

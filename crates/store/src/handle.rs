@@ -1,6 +1,8 @@
 //! [`Store`]: one open data directory, to which shards submit batches and from which a node restores its state.
 
 mod keyed_state_catch_up;
+mod log_copy;
+mod recovered_queues;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +16,7 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 
 use crate::backend::QueueBackend;
-use crate::batch::{StateKind, StoreBatch};
+use crate::batch::{MAX_BATCH_BYTES, StateKind, StoreBatch};
 use crate::config::StoreConfig;
 use crate::directory;
 use crate::error::{StoreError, StoreOpenError};
@@ -37,8 +39,8 @@ use crate::queue::{QueueFetch, QueueSummary};
 use crate::tables::Tables;
 use keyed_state_catch_up::KeyedStateCatchUp;
 
-/// Offsets in a segment are 32 bits wide.
-const MAX_BATCH_BYTES: usize = 1 << 30;
+/// Part of the limit of the log that removed segments may take while a reader of the log has not read them.
+const REMOVED_SEGMENTS_DIVISOR: u64 = 8;
 
 /// Result of opening a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,6 +87,8 @@ pub struct StoreStats {
     pub free_bytes: u64,
     /// Disk space of keyed state and objects.
     pub keyed_bytes: u64,
+    /// Written groups of batches whose notifications wait for the copy on another node.
+    pub held_notifications: u64,
 }
 
 /// An open data directory. Clones refer to the same store; dropping the last one closes it.
@@ -206,11 +210,18 @@ impl Store {
             duration_ms: started.elapsed().as_millis() as u64,
         };
         let keyed = Arc::new(keyed);
+        let shared: Arc<StoreShared> = Arc::default();
+        shared.written_log.publish_recovered(
+            &recovered.segments,
+            recovered.last_lsn,
+            recovered.last_lsn.max(applied_lsn),
+            config.max_log_bytes / REMOVED_SEGMENTS_DIVISOR,
+        );
         let inner = StoreInner {
             config,
             objects: Objects::new(Arc::clone(&keyed)),
             keyed,
-            shared: Arc::default(),
+            shared,
             files,
             log_dir,
             recovered_store: Mutex::new(Some(RecoveredStore {
@@ -302,12 +313,13 @@ impl Store {
             write_errors: get(&counters.write_errors),
             read_errors: get(&counters.read_errors),
             free_bytes: get(&counters.free_bytes),
+            held_notifications: get(&counters.held_notifications),
             keyed_bytes: self.inner.keyed.db().map_or(0, |db| db.disk_bytes()),
         }
     }
 
-    /// Calls `each` with every key and value of a space, in key order. Intended for the start: later, the newest batches may
-    /// be missing.
+    /// Calls `each` with every key and value of a space, in key order. On a running store, the newest batches may be missing;
+    /// [`tail_log`](Self::tail_log) describes how a copy gets them.
     pub fn scan(
         &self,
         space: StateKind,
@@ -335,28 +347,6 @@ impl Store {
         let keyed = &self.inner.keyed;
         let pruned = keyed.healthy_db()?.prune(space, keys, is_unwanted);
         pruned.inspect_err(|_| keyed.mark_failed())
-    }
-
-    /// The queue of a session; `None` if it is empty. Before [`start`](Self::start) only.
-    pub fn queue(&self, session: u64) -> Option<QueueSummary> {
-        let opened = lock(&self.inner.recovered_store);
-        let opened = opened.as_ref()?;
-        match &opened.summaries {
-            None => opened.recovered.index.summary(session),
-            Some(summaries) => summaries.get(&session).cloned(),
-        }
-    }
-
-    /// Sessions with queued messages. Before [`start`](Self::start) only.
-    pub fn queued_sessions(&self) -> Vec<u64> {
-        let opened = lock(&self.inner.recovered_store);
-        let Some(opened) = &*opened else {
-            return Vec::new();
-        };
-        match &opened.summaries {
-            None => opened.recovered.index.queued_sessions(),
-            Some(summaries) => summaries.keys().copied().collect(),
-        }
     }
 
     pub fn objects(&self) -> &Objects {
@@ -506,6 +496,7 @@ impl StoreInner {
         applier.stop();
         join_thread(applier_thread);
         join_thread(running.reader);
+        self.shared.written_log.set_watcher(None);
         if let Err(error) = self.keyed.update_mark() {
             tracing::warn!(%error, "keyed state mark not written");
         }

@@ -21,6 +21,9 @@
 //! **Other threads.** The maintenance thread (`log/maintenance.rs`) syncs at the interval, removes segments and monitors free space.
 //! The reader (`log/reader.rs`) reads bodies for resumed sessions, and old segments for reclaiming. The writer waits for neither.
 //!
+//! **Copying to another node.** A [`LogTail`] reads the log from its files while the store runs. Notifications may be held until
+//! the other node has the batches (`log/held_notifications.rs`).
+//!
 //! **Reclaiming** (`log/reclaim.rs`) always takes the oldest segment: records refer to earlier entries, so a `done` record is
 //! meaningless once all segments before it are gone. Live entries are copied to the end. If a crash leaves an entry twice, the
 //! later place wins. A segment is removed once the copies are on disk and the library has its keyed state on disk.
@@ -42,6 +45,7 @@ mod backend;
 mod backup;
 mod batch;
 mod config;
+mod copied_batch;
 mod directory;
 mod error;
 mod expected_version;
@@ -68,11 +72,13 @@ pub use backend::{BackendError, EntryChange, NewEntry, NewMessage, QueueBackend,
 pub use backup::{ImportError, ImportMode, ImportReport};
 pub use batch::{StateKind, StoreBatch};
 pub use config::{Fsync, ParseFsyncError, StoreConfig};
+pub use copied_batch::InvalidRecords;
 pub use error::{ObjectError, StoreError, StoreOpenError};
 pub use expected_version::ExpectedVersion;
 pub use handle::{Store, StoreOpenReport, StoreStats};
 pub use health::StoreHealth;
 pub use journal_entries::JournalEntry;
+pub use log::tail::{LogTail, TailChunk};
 pub use object_replication::ObjectReplication;
 pub use objects::{Object, ObjectChange, Objects, WeakObjects};
 pub use observer::StoreObserver;

@@ -109,11 +109,9 @@ impl ExternalQueues {
         self.retry_at().is_none_or(|at| at <= Instant::now())
     }
 
-    /// Reports the groups applied so far, once the log has all of their keyed state.
-    pub(super) fn notify_logged(&mut self, owner: &dyn StoreObserver) {
-        for (shard, number) in self.applied.drain(..) {
-            owner.on_logged(shard, number);
-        }
+    /// Moves the batches applied so far to `logged`, once the log has all of their keyed state; their shards are to be notified.
+    pub(super) fn take_logged(&mut self, logged: &mut Vec<(u16, u64)>) {
+        logged.append(&mut self.applied);
         self.ended_sessions
             .append(&mut self.unlogged_ended_sessions);
     }

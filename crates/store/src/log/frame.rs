@@ -230,6 +230,8 @@ pub(crate) struct FrameReader<'f> {
     pub(crate) offset: u64,
     /// Reading stops at this offset.
     end: u64,
+    /// Size of one read, unless a frame is larger.
+    read_bytes: usize,
     buffer: Vec<u8>,
     /// Offset of the buffer in the file.
     buffer_at: u64,
@@ -242,9 +244,16 @@ impl<'f> FrameReader<'f> {
             seed,
             offset,
             end,
+            read_bytes: READ_BYTES,
             buffer: Vec::new(),
             buffer_at: offset,
         }
+    }
+
+    /// Reads this many bytes at once, for a reader that may need only the first frames.
+    pub(crate) fn with_read_bytes(mut self, read_bytes: usize) -> Self {
+        self.read_bytes = read_bytes;
+        self
     }
 
     pub(crate) fn next(&mut self) -> io::Result<NextFrame<'_>> {
@@ -279,7 +288,7 @@ impl<'f> FrameReader<'f> {
             let rest = self.buffer.len().saturating_sub(start);
             self.buffer.drain(..self.buffer.len() - rest);
             self.buffer_at = self.offset;
-            let wanted = len.max(READ_BYTES);
+            let wanted = len.max(self.read_bytes);
             let wanted = wanted.min((self.end - self.offset) as usize);
             self.buffer.resize(wanted, 0);
             let at = self.offset + rest as u64;

@@ -93,6 +93,7 @@ impl LogWriter {
         };
         self.maintenance
             .record_rewrite(start.unwrap_or(from), end, files);
+        self.shared.written_log.publish(&self.segments.all, end_lsn);
         Ok(())
     }
 

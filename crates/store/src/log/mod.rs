@@ -10,11 +10,14 @@ pub(crate) mod external_queues;
 pub(crate) mod file_system;
 pub(crate) mod frame;
 pub(crate) mod fsync_recovery;
+mod held_notifications;
 pub(crate) mod index;
+mod locking;
 pub(crate) mod log_mark;
 pub(crate) mod maintenance;
+mod notification_hold;
 mod range_reads;
-mod read_job;
+pub(crate) mod read_job;
 pub(crate) mod reader;
 mod reclaim;
 pub(crate) mod record;
@@ -24,8 +27,10 @@ pub(crate) mod segments;
 mod session_queue;
 mod session_queues;
 pub(crate) mod shared;
+pub(crate) mod tail;
 pub(crate) mod writer;
 pub(crate) mod writer_loop;
+pub(crate) mod written_log;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! The reader's thread: reads bodies of messages for resumed sessions, and old segments for reclaiming. The writer never waits
 //! for disk reads.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
@@ -55,7 +56,7 @@ impl LogReader {
     }
 
     fn answer_pages(&self, pages: &mut Vec<PageReadJob>) {
-        let mut read = self.read_entries(pages).into_iter();
+        let mut read = self.read_pages(pages).into_iter();
         for page in pages.drain(..) {
             let answer = QueuePage {
                 session: page.session,
@@ -71,35 +72,44 @@ impl LogReader {
     }
 
     /// Reads the entries of all pages, in their order.
-    fn read_entries(&self, pages: &[PageReadJob]) -> Vec<QueueEntry> {
-        let all = || pages.iter().flat_map(|page| &page.wanted);
-        let mut places = Vec::new();
-        for EntryToRead { entry, file } in all() {
-            let attributes = (entry.attributes_at, u32::from(entry.attributes_len));
-            for (start, len) in [attributes, (entry.body_at, entry.body_len)] {
-                let segment = entry.segment;
-                places.push(SegmentRange {
-                    file,
-                    segment,
-                    start,
-                    len,
-                });
-            }
-        }
-        let read = read_ranges(&places, &mut |offset, bytes, error| {
+    fn read_pages(&self, pages: &[PageReadJob]) -> Vec<QueueEntry> {
+        let wanted = pages.iter().flat_map(|page| &page.wanted);
+        read_entries(wanted, &mut |offset, bytes, error| {
             increment(&self.shared.counters.read_errors, 1);
             tracing::error!(offset, bytes, %error, "queued messages could not be read");
-        });
-        let stored = all().zip(read.chunks_exact(2));
-        let stored = stored.map(|(EntryToRead { entry, .. }, parts)| QueueEntry {
-            seq: entry.seq,
-            packet_id: entry.packet_id,
-            released: entry.is_released(),
-            attributes: parts[0].clone(),
-            body: parts[1].clone(),
-        });
-        stored.collect()
+        })
     }
+}
+
+/// Reads entries, in their order. Attributes and bodies that cannot be read are empty and reported to `failed` with offset and
+/// length.
+pub(crate) fn read_entries<'a>(
+    wanted: impl Iterator<Item = &'a EntryToRead> + Clone,
+    failed: &mut dyn FnMut(u64, usize, &io::Error),
+) -> Vec<QueueEntry> {
+    let mut places = Vec::new();
+    for EntryToRead { entry, file } in wanted.clone() {
+        let attributes = (entry.attributes_at, u32::from(entry.attributes_len));
+        for (start, len) in [attributes, (entry.body_at, entry.body_len)] {
+            let segment = entry.segment;
+            places.push(SegmentRange {
+                file,
+                segment,
+                start,
+                len,
+            });
+        }
+    }
+    let read = read_ranges(&places, failed);
+    let stored = wanted.zip(read.chunks_exact(2));
+    let stored = stored.map(|(EntryToRead { entry, .. }, parts)| QueueEntry {
+        seq: entry.seq,
+        packet_id: entry.packet_id,
+        released: entry.is_released(),
+        attributes: parts[0].clone(),
+        body: parts[1].clone(),
+    });
+    stored.collect()
 }
 
 fn read_chunk(segment: u32, file: &dyn LogFile, seed: u32, offset: u64, end: u64) -> SegmentChunk {

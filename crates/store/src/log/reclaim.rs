@@ -79,6 +79,7 @@ impl Reclaimer {
             self.copying = None;
             writer.segments.all.pop_front();
             writer.index.forget_segment(id);
+            writer.shared.written_log.record_removal(id);
             let next = writer.segments.all.front().map(|segment| segment.id);
             let new_oldest = writer
                 .segments

@@ -66,6 +66,11 @@ impl<'a> LogRecords<'a> {
         Self { bytes, at: 0 }
     }
 
+    /// Offset of the next record.
+    pub(crate) fn offset(&self) -> usize {
+        self.at
+    }
+
     #[inline]
     fn byte(&mut self) -> Option<u8> {
         let byte = *self.bytes.get(self.at)?;

@@ -229,9 +229,14 @@ impl Segments {
     }
 
     pub(crate) fn find(&self, id: u32) -> Option<&Segment> {
-        let at = self.all.binary_search_by_key(&id, |segment| segment.id);
-        at.ok().map(|at| &self.all[at])
+        find_segment(&self.all, id)
     }
+}
+
+/// The segment with this number.
+pub(crate) fn find_segment(all: &VecDeque<Segment>, id: u32) -> Option<&Segment> {
+    let at = all.binary_search_by_key(&id, |segment| segment.id);
+    at.ok().map(|at| &all[at])
 }
 
 /// An unpredictable number, generated like the keys of hash maps.

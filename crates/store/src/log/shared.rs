@@ -3,10 +3,13 @@
 //! A shard takes one lock to submit, which the writer holds only to swap two vectors.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread::Thread;
 
+pub(crate) use super::locking::lock;
+use super::notification_hold::NotificationHold;
 use super::read_job::SegmentChunk;
+use super::written_log::WrittenLog;
 use crate::batch::StoreBatch;
 use crate::health::{HealthFlag, StoreHealth};
 use crate::queue::QueueFetch;
@@ -37,6 +40,7 @@ pub(crate) struct StoreCounters {
     pub(crate) write_errors: AtomicU64,
     pub(crate) read_errors: AtomicU64,
     pub(crate) free_bytes: AtomicU64,
+    pub(crate) held_notifications: AtomicU64,
 }
 
 struct SubmissionSlots([Mutex<Vec<StoreRequest>>; SLOTS]);
@@ -68,6 +72,8 @@ pub(crate) struct StoreShared {
     pub(crate) is_compaction_requested: AtomicBool,
     pub(crate) is_compacting: AtomicBool,
     pub(crate) counters: StoreCounters,
+    pub(crate) written_log: WrittenLog,
+    pub(super) hold: NotificationHold,
 }
 
 impl StoreShared {
@@ -193,8 +199,4 @@ impl StoreShared {
             }
         }
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

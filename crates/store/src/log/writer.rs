@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::applier::Applier;
 use super::external_queues::ExternalQueues;
 use super::frame::{FLAG_COPY, FLAG_KEYED, seal};
+use super::held_notifications::HeldNotifications;
 use super::index::QueueIndex;
 use super::maintenance::{LogMaintenance, LogPosition};
 use super::read_job::{EntryToRead, MAX_PAGES, PageReadJob, ReadJob};
@@ -64,6 +65,7 @@ pub(crate) struct LogWriter {
     fetches: VecDeque<(u16, QueueFetch)>,
     /// The server that holds the queues, if they are not in this log.
     external_queues: Option<ExternalQueues>,
+    held_notifications: HeldNotifications,
     failure: Option<WriteFailure>,
     prepare_at: Option<Instant>,
     // Reused buffers.
@@ -108,6 +110,7 @@ impl LogWriter {
             backlog: VecDeque::new(),
             fetches: VecDeque::new(),
             external_queues: start.external_queues,
+            held_notifications: HeldNotifications::default(),
             failure: None,
             prepare_at: None,
             requests: Vec::new(),
@@ -131,6 +134,7 @@ impl LogWriter {
 
     /// Writes what was submitted, and answers requests.
     pub(super) fn write_all(&mut self) {
+        self.deliver_held_notifications();
         self.write_backlog();
         if self.external_queues.is_none() {
             return self.start_fetches();
@@ -138,7 +142,12 @@ impl LogWriter {
         while self.backlog.is_empty()
             && let Some(outside) = &mut self.external_queues
         {
-            outside.notify_logged(&*self.observer);
+            self.logged.clear();
+            outside.take_logged(&mut self.logged);
+            self.notify_logged(self.written_lsn);
+            let Some(outside) = &mut self.external_queues else {
+                break;
+            };
             if !outside.apply_next_group(&self.shared, &mut self.backlog) {
                 outside.answer_fetches(&self.shared, &*self.observer);
                 break;
@@ -310,6 +319,7 @@ impl LogWriter {
             }
             match self.logged.iter_mut().find(|(of, _)| of == shard) {
                 Some((_, number)) => *number = batch.number,
+                None if *shard == NO_SHARD => {}
                 None => self.logged.push((*shard, batch.number)),
             }
             offset += len;
@@ -330,9 +340,18 @@ impl LogWriter {
         } else {
             self.maintenance.record_write(&file, mark);
         }
+        let segment = self
+            .segments
+            .open_segment()
+            .expect("it was just written to");
+        segment.used = mark.offset;
+        segment.last_lsn = mark.lsn;
         self.shared
             .subtract_pending_bytes((offset - start) as usize);
-        self.notify_logged();
+        self.shared
+            .written_log
+            .publish(&self.segments.all, mark.lsn);
+        self.notify_logged(mark.lsn);
         self.apply_group(batches, start, mark);
         let counters = &self.shared.counters;
         increment(&counters.groups, 1);
@@ -351,11 +370,33 @@ impl LogWriter {
         result
     }
 
-    fn notify_logged(&self) {
+    /// Notifies the shards in `logged`, now or once the frames up to `lsn` are confirmed.
+    fn notify_logged(&mut self, lsn: u64) {
+        let held = &mut self.held_notifications;
+        if held.hold(&self.shared, lsn, &self.logged) {
+            self.deliver_held_notifications();
+            return;
+        }
+        self.call_observer();
+    }
+
+    /// Delivers the held notifications that are confirmed or no longer held.
+    fn deliver_held_notifications(&mut self) {
+        let held = &mut self.held_notifications;
+        held.take_due(&self.shared, &mut self.logged);
+        self.call_observer();
+    }
+
+    fn call_observer(&self) {
         for &(shard, number) in &self.logged {
-            if shard != NO_SHARD {
-                self.observer.on_logged(shard, number);
-            }
+            self.observer.on_logged(shard, number);
+        }
+    }
+
+    /// On a full disk, gives back the space of removed segments that readers of the log have not read.
+    pub(super) fn free_removed_segments(&self) {
+        if self.shared.has_flag(HealthFlag::DiskFull) {
+            self.shared.written_log.forget_all_removed();
         }
     }
 
@@ -387,8 +428,6 @@ impl LogWriter {
             .segments
             .open_segment()
             .expect("it was just written to");
-        segment.used = end.offset;
-        segment.last_lsn = end.lsn;
         segment.keyed_lsn = keyed_lsn.unwrap_or(segment.keyed_lsn);
     }
 

@@ -18,6 +18,7 @@ pub(crate) fn run(mut writer: LogWriter) {
         writer.write_all();
         let has_copied = reclaimer.step(&mut writer);
         writer.prepare_next();
+        writer.free_removed_segments();
         if was_called || has_copied {
             writer.update_counters();
         }

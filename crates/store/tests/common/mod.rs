@@ -118,6 +118,15 @@ impl StoreFixture {
         self.number
     }
 
+    /// Applies frames of another store.
+    pub(crate) fn apply(&mut self, frames: Vec<(u64, Vec<u8>)>) {
+        for (_, records) in frames {
+            self.number += 1;
+            let batch = StoreBatch::from_records(self.number, &records).unwrap();
+            self.store.submit(0, batch);
+        }
+    }
+
     /// Submits a batch and waits until it is logged.
     pub(crate) fn write(&mut self, write: impl FnOnce(&mut StoreBatch)) {
         let number = self.submit(write);
@@ -148,6 +157,18 @@ impl StoreFixture {
             }
         }
     }
+}
+
+/// The frames that a `LogTail` returned: numbers and records.
+pub(crate) fn frames_of(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while !bytes.is_empty() {
+        let lsn = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        let len = u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize;
+        frames.push((lsn, bytes[12..12 + len].to_vec()));
+        bytes = &bytes[12 + len..];
+    }
+    frames
 }
 
 pub(crate) fn small() -> StoreConfig {
