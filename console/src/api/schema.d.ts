@@ -3930,6 +3930,10 @@ export interface components {
             subscriptions: number;
             username: string | null;
         };
+        ClusterAdoption: {
+            processed_sessions: number;
+            sessions: number;
+        };
         ClusterDrain: {
             disconnected: number;
             since_ms: number;
@@ -3984,6 +3988,22 @@ export interface components {
             restarts: number;
             version: string;
         };
+        ClusterSessionCopy: {
+            adoption: components["schemas"]["ClusterAdoption"] | null;
+            is_standby: boolean;
+            node: string;
+            received_bytes: number;
+        };
+        ClusterStandby: {
+            adopted_sessions: number;
+            adoptions: number;
+            copies: components["schemas"]["ClusterSessionCopy"][];
+            last_error: string | null;
+            node: string | null;
+            sent_bytes: number;
+            state: components["schemas"]["StandbyState"];
+            unconfirmed_bytes: number;
+        };
         ClusterStatus: {
             drain: components["schemas"]["ClusterDrain"] | null;
             is_complete: boolean;
@@ -3994,6 +4014,7 @@ export interface components {
             node: string;
             objects: components["schemas"]["ClusterObjects"];
             problem: string | null;
+            standby: components["schemas"]["ClusterStandby"];
         };
         Command: {
             acknowledged_at_ms: number | null;
@@ -6935,6 +6956,7 @@ export interface components {
             state: components["schemas"]["SourceState"];
             type: string | null;
         };
+        StandbyState: "no_standby" | "copying" | "current" | "removing_standby" | "examining" | "adopted";
         StopInput: {
             disconnect_clients?: boolean;
         };

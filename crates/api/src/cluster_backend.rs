@@ -76,6 +76,64 @@ pub struct ClusterStatus {
     pub objects: ClusterObjects,
     /// The drain of this node; `null`: none.
     pub drain: Option<ClusterDrain>,
+    pub standby: ClusterStandby,
+}
+
+/// The copy of the durable sessions of this node at another one, its standby, and copies of those of other nodes here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterStandby {
+    pub state: StandbyState,
+    /// The standby, or the node that has adopted the sessions.
+    pub node: Option<String>,
+    /// Bytes on their way to the standby.
+    pub unconfirmed_bytes: u64,
+    /// Bytes sent to standbys since the start.
+    pub sent_bytes: u64,
+    /// Why the last copy ended, or why the cluster does not know the state yet.
+    pub last_error: Option<String>,
+    /// Copies at this node, sorted by name.
+    pub copies: Vec<ClusterSessionCopy>,
+    /// Nodes whose sessions this one has adopted since its start.
+    pub adoptions: u64,
+    /// Sessions that this node has adopted since its start.
+    pub adopted_sessions: u64,
+}
+
+/// Where the copy of the durable sessions of a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StandbyState {
+    /// There is no other node that could keep a copy, or `cluster.standby` is off.
+    NoStandby,
+    /// The standby is receiving the sessions. Answers to clients do not wait for it.
+    Copying,
+    /// The standby has everything that was acknowledged.
+    Current,
+    /// The standby was lost. Answers to clients wait until the cluster knows that.
+    RemovingStandby,
+    /// The node does not know yet whether another one has adopted its sessions. Answers to clients wait.
+    Examining,
+    /// Another node adopts the sessions of this one, and this one ends them.
+    Adopted,
+}
+
+/// The copy of the durable sessions of another node at this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterSessionCopy {
+    pub node: String,
+    /// Whether this node adopts the sessions when the other one fails.
+    pub is_standby: bool,
+    /// `null`: they are not being adopted.
+    pub adoption: Option<ClusterAdoption>,
+    pub received_bytes: u64,
+}
+
+/// How far the adoption of the sessions of a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterAdoption {
+    pub processed_sessions: u64,
+    /// 0 until they are counted.
+    pub sessions: u64,
 }
 
 /// The drain of a node, which disconnects its clients so that they connect to other nodes.

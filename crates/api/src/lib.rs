@@ -62,9 +62,10 @@ pub use alarm_service::AlarmService;
 pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};
 pub use cluster_backend::{
-    ClusterBackend, ClusterChangeError, ClusterDrain, ClusterMember, ClusterMessages, ClusterNats,
-    ClusterObjects, ClusterServer, ClusterStatus, EvictFuture, NatsConnectionState,
-    NodeAnswerFuture, NodeCallFuture, NodeCallHandler,
+    ClusterAdoption, ClusterBackend, ClusterChangeError, ClusterDrain, ClusterMember,
+    ClusterMessages, ClusterNats, ClusterObjects, ClusterServer, ClusterSessionCopy,
+    ClusterStandby, ClusterStatus, EvictFuture, NatsConnectionState, NodeAnswerFuture,
+    NodeCallFuture, NodeCallHandler, StandbyState,
 };
 pub use command_service::CommandService;
 pub use config::{AnonymousRole, HttpConfig, RouteOpenness, SharedHttpConfig};

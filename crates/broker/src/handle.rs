@@ -1,6 +1,7 @@
 //! The control plane's handle to a running broker. Queries go to the shards as messages and are answered between two
 //! turns; counters are read without a query.
 
+mod adoption;
 mod listeners;
 mod operations;
 mod permissions;
@@ -33,6 +34,7 @@ use crate::net::quic::QuicListener;
 use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, log_reload_result};
 
+pub use adoption::{AdoptionError, AdoptionReport};
 pub use operations::AcceptedPublication;
 pub use permissions::{ClientPermissions, ConnectedDevice};
 

@@ -20,8 +20,10 @@ pub use broker::Broker;
 pub use config::{MAX_PEER_NODES, MAX_SHARDS};
 pub use core::node_messages::NODE_PROTOCOL;
 pub use core::peer_node_ix::PeerNodeIx;
+pub use core::succession::SessionHold;
 pub use handle::{
-    AcceptedPublication, BrokerHandle, ClientPermissions, ConnectedDevice, NotReadyReason,
+    AcceptedPublication, AdoptionError, AdoptionReport, BrokerHandle, ClientPermissions,
+    ConnectedDevice, NotReadyReason,
 };
 pub use net::gateway_listener::{GatewayConnection, GatewayListener, GatewaySocket};
 pub use net::listener::open_unix;

@@ -56,6 +56,11 @@ impl NatsFabric {
         Arc::clone(&self.links)
     }
 
+    /// Copies that the servers are asked to keep of members and objects: 3 with three or more known servers.
+    pub fn copies(&self) -> usize {
+        self.connection.replicas()
+    }
+
     pub fn status(&self) -> NatsStatus {
         let mut status = self.connection.status();
         self.links.add_to_status(&mut status);

@@ -455,20 +455,38 @@ impl Shard {
         self.send_ready_responses();
     }
 
+    /// Sends a response once the records of this turn are in the log of this shard, and all shards and nodes have applied the
+    /// announcements up to `sequence`. It waits for nothing that other nodes have to store. The caller limits the number of
+    /// its responses.
+    pub(crate) fn respond_when_logged(&mut self, sequence: u64, respond: Box<dyn FnOnce() + Send>) {
+        let journal = self.delivery.journal.as_ref();
+        let turn = journal
+            .filter(|journal| journal.has_unlogged_records())
+            .map_or(0, |journal| journal.turn());
+        self.logged_responses.push(turn, sequence, respond);
+        self.send_ready_responses();
+    }
+
     /// Sends the responses that need not wait any more; called when turns complete and when other shards confirm.
     #[inline]
     pub(crate) fn send_ready_responses(&mut self) {
-        if self.pending_responses.is_empty() && self.stored_responses.is_empty() {
+        if self.pending_responses.is_empty()
+            && self.stored_responses.is_empty()
+            && self.logged_responses.is_empty()
+        {
             return;
         }
         let journal = self.delivery.journal.as_ref();
         let (complete, stored) = journal.map_or((u64::MAX, u64::MAX), |journal| {
             (journal.last_complete_turn(), journal.last_stored_turn())
         });
+        let logged = journal.map_or(u64::MAX, |journal| journal.last_logged_turn());
         let links = &self.shard_queues;
         self.pending_responses
             .send_ready(complete, |sequence| links.is_applied_by_all(sequence));
         self.stored_responses.send_ready(stored, |_| true);
+        self.logged_responses
+            .send_ready(logged, |sequence| links.is_applied_by_all(sequence));
     }
 
     /// Closes the connection of a client with a reason; its session continues as after any other close.

@@ -26,6 +26,8 @@ pub(crate) struct CrossShardMessage<'a> {
     pub(crate) link_seq: Option<u64>,
     /// It is to be retained as another node has retained it, and not to be delivered.
     pub(crate) is_retained_copy: bool,
+    /// It is only for the sessions that the receiver has adopted from this node.
+    pub(crate) adopted_from: Option<&'a str>,
 }
 
 /// Messages one after the other: each a header of fixed size, then its texts, properties and small payload.
@@ -43,6 +45,8 @@ const FOR_MEMBER: u8 = 1 << 4;
 const LINKED: u8 = 1 << 5;
 const DERIVED: u8 = 1 << 6;
 const RETAINED_COPY: u8 = 1 << 7;
+/// The member is the name of a node instead, from which the receivers were adopted.
+const FOR_ADOPTED: u8 = FOR_MEMBER | RETAINED_COPY;
 /// Offset of the flags in the header.
 const FLAGS_AT: usize = HEAD_BYTES - 1;
 
@@ -122,6 +126,18 @@ impl CrossShardBatch {
         self.bytes[flags_at] |= RETAINED_COPY;
     }
 
+    /// Adds a message for the sessions that the receiver has adopted from a node.
+    pub(crate) fn push_for_adopted(&mut self, view: &MessageView<'_>, node: &str) {
+        let flags_at = self.bytes.len() + FLAGS_AT;
+        let target = GroupMemberTarget {
+            filter: node,
+            group: "",
+            nth: 0,
+        };
+        self.push(view, Some(target), None);
+        self.bytes[flags_at] |= FOR_ADOPTED;
+    }
+
     /// The messages in the order they were pushed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = CrossShardMessage<'_>> {
         let mut reader = BatchReader { rest: &self.bytes };
@@ -164,11 +180,22 @@ impl CrossShardBatch {
                 is_derived: flags & DERIVED != 0,
                 number,
             };
-            CrossShardMessage {
-                view,
-                member,
-                link_seq: (flags & LINKED != 0).then(|| reader.u64()),
-                is_retained_copy: flags & RETAINED_COPY != 0,
+            let link_seq = (flags & LINKED != 0).then(|| reader.u64());
+            match flags & FOR_ADOPTED == FOR_ADOPTED {
+                true => CrossShardMessage {
+                    view,
+                    adopted_from: member.map(|target| target.filter),
+                    member: None,
+                    link_seq,
+                    is_retained_copy: false,
+                },
+                false => CrossShardMessage {
+                    view,
+                    member,
+                    link_seq,
+                    is_retained_copy: flags & RETAINED_COPY != 0,
+                    adopted_from: None,
+                },
             }
         })
     }
@@ -265,7 +292,7 @@ impl CrossShardBatch {
             let message = batch.bytes.get(at..).ok_or(BatchError::Short)?;
             let (len, is_large) = check_message(message)?;
             // The time of a retained message is its version, which is the same on all nodes.
-            let is_copy = batch.bytes[at + FLAGS_AT] & RETAINED_COPY != 0;
+            let is_copy = batch.bytes[at + FLAGS_AT] & FOR_ADOPTED == RETAINED_COPY;
             let first = if is_copy { at + 8 } else { at };
             for field in (first..at + 16).step_by(8) {
                 shift_time(&mut batch.bytes[field..field + 8], clock_ms);

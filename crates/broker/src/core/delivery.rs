@@ -20,6 +20,7 @@ use super::outbox::{BufferPool, SHARE_FROM_BYTES};
 use super::relay_backlog::RelayMemory;
 use super::retained_store::RetainedStore;
 use super::session::{SendWindow, Session, SessionMessage};
+use super::session_filter::SessionFilter;
 use super::subscriber_list::Subscriber;
 use super::tables::{ConnectionIx, GroupId, NO_GROUP, SessionIx, Table};
 use crate::config::BrokerLimits;
@@ -55,9 +56,9 @@ pub(crate) struct Delivery {
     /// Bytes in all session queues that are held in memory.
     pub(super) queued_bytes: usize,
     pub(super) retained: Arc<RetainedStore>,
-    /// `(divisor, remainder)` of session numbers. While data from before a start is delivered, only sessions whose
-    /// number modulo the first value equals the second one receive it.
-    pub(crate) session_filter: Option<(u64, u64)>,
+    /// Which sessions receive the message that is being delivered; `None`: all. Data from before a start, or from another
+    /// node, is for some of them only.
+    pub(crate) session_filter: Option<SessionFilter>,
     /// `None`: nothing is durable on this node.
     pub(crate) journal: Option<Box<ShardJournal>>,
     pub(crate) ack_watchers: AckWatchers,
@@ -196,8 +197,8 @@ impl Delivery {
         let qos = dispatch.view.qos.min(options.qos);
         let retain = dispatch.view.retain && options.retain_as_published;
         let session = &mut self.sessions[subscriber.session];
-        if let Some((shards, shard)) = self.session_filter
-            && session.store_number % shards != shard
+        if let Some(filter) = &self.session_filter
+            && !filter.accepts(session.store_number)
         {
             return;
         }

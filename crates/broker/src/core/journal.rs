@@ -15,7 +15,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hooks::MessageView;
 use mqtt::QoS;
-use store::{QueueFetch, StateKind, StoreBatch};
+use store::{QueueEntry, QueueFetch, StateKind, StoreBatch};
 
 use super::dispatch::Dispatch;
 use super::records;
@@ -82,6 +82,8 @@ pub(crate) struct ShardJournal {
     routed_delayed: VecDeque<(u64, [u8; 16])>,
     /// For each other shard, the turns whose shard messages it has not confirmed.
     unconfirmed_turns: Vec<VecDeque<u64>>,
+    /// Turns, sessions and packet ids of QoS 2 messages that other nodes have not logged yet.
+    unconfirmed_ids: VecDeque<(u64, u64, u16)>,
     /// Shards that have to confirm shard messages of this turn.
     shards_to_confirm: u64,
     /// Number of the last message in the link to each other shard.
@@ -145,6 +147,7 @@ impl ShardJournal {
             waits_for_hooks: false,
             routed_delayed: VecDeque::new(),
             unconfirmed_turns: (0..receivers).map(|_| VecDeque::new()).collect(),
+            unconfirmed_ids: VecDeque::new(),
             shards_to_confirm: 0,
             held_connections: VecDeque::new(),
             received_turns: VecDeque::new(),
@@ -302,6 +305,17 @@ impl ShardJournal {
         self.batch.add_entry(number, seq, packet_id, &self.scratch);
     }
 
+    /// Writes a stored message of a session at another node, with its state of delivery.
+    pub(crate) fn copy_entry(&mut self, number: u64, entry: &QueueEntry) {
+        self.batch.begin_message(&[&entry.body]);
+        let (seq, packet_id) = (entry.seq, entry.packet_id);
+        self.batch
+            .add_entry(number, seq, packet_id, &entry.attributes);
+        if entry.released {
+            self.batch.mark_released(number, seq);
+        }
+    }
+
     pub(crate) fn mark_sent(&mut self, number: u64, seq: u64, packet_id: u16) {
         self.batch.mark_sent(number, seq, packet_id);
     }
@@ -315,15 +329,33 @@ impl ShardJournal {
         self.batch.complete_entry(number, seq);
     }
 
+    /// Records the packet id of a QoS 2 message that a client has published in this turn. If the message goes to other
+    /// nodes, its packet id is written when they have logged it: if this node died before, the client has to send the
+    /// message again, and it must not be taken for one that has arrived everywhere.
     pub(crate) fn record_packet_id(&mut self, number: u64, packet_id: u16) {
+        match self.node_router {
+            Some(router) if self.shards_to_confirm & 1 << router != 0 => {
+                self.unconfirmed_ids
+                    .push_back((self.turn, number, packet_id));
+            }
+            _ => self.restore_packet_id(number, packet_id),
+        }
+    }
+
+    /// Writes a packet id whose message is wherever it has to be.
+    pub(crate) fn restore_packet_id(&mut self, number: u64, packet_id: u16) {
         self.batch.add_received_id(number, packet_id);
     }
 
     pub(crate) fn release_packet_id(&mut self, number: u64, packet_id: u16) {
+        self.unconfirmed_ids
+            .retain(|&(_, session, id)| (session, id) != (number, packet_id));
         self.batch.remove_received_id(number, packet_id);
     }
 
     pub(crate) fn end_session(&mut self, number: u64) {
+        self.unconfirmed_ids
+            .retain(|&(_, session, _)| session != number);
         self.session_by_number.remove(&number);
         self.batch.end_session(number);
     }
@@ -379,6 +411,13 @@ impl ShardJournal {
             .collect()
     }
 
+    /// All connections with bytes that wait for a log. They are returned once.
+    pub(crate) fn take_held_connections(&mut self) -> Vec<ConnectionIx> {
+        let held = self.held_connections.iter_mut();
+        held.flat_map(|held| std::mem::take(&mut held.connections))
+            .collect()
+    }
+
     /// The next connections whose turn is complete, and that turn.
     pub(crate) fn pop_releasable(&mut self) -> Option<(u64, Vec<ConnectionIx>)> {
         let complete = self.last_complete_turn();
@@ -400,6 +439,11 @@ impl ShardJournal {
     pub(crate) fn last_complete_turn(&self) -> u64 {
         self.last_stored_turn()
             .min(self.last_turn_before(&self.unsettled_turns))
+    }
+
+    /// The last turn whose own records are in the log.
+    pub(crate) fn last_logged_turn(&self) -> u64 {
+        self.last_turn_before(&self.unlogged_turns)
     }
 
     /// The last turn that is complete apart from the data of hooks: its records are in the log, and so is what other
@@ -482,6 +526,14 @@ impl ShardJournal {
         let unconfirmed = &mut self.unconfirmed_turns[usize::from(shard)];
         while unconfirmed.front().is_some_and(|&first| first <= turn) {
             unconfirmed.pop_front();
+        }
+        if self.node_router == Some(shard) {
+            while let Some((_, number, packet_id)) = self
+                .unconfirmed_ids
+                .pop_front_if(|&mut (of_turn, ..)| of_turn <= turn)
+            {
+                self.batch.add_received_id(number, packet_id);
+            }
         }
     }
 

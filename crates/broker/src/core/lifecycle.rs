@@ -222,10 +222,15 @@ impl Shard {
     pub(crate) fn end_session(&mut self, session_at: SessionIx) {
         // Its shared subscriptions first, so that neither its messages nor its will return to it.
         self.leave_groups(session_at);
-        self.redistribute_shared(session_at);
+        if !self.is_abandoning_sessions {
+            self.redistribute_shared(session_at);
+        }
         // [MQTT-3.1.2-10]: the will is due at the latest when the session ends.
         self.publish_will(session_at);
-        let backlog = self.collect_shared_backlog(session_at);
+        let backlog = match self.is_abandoning_sessions {
+            true => None,
+            false => self.collect_shared_backlog(session_at),
+        };
         self.delivery.ack_watchers.remove_session(session_at);
         let session = &mut self.delivery.sessions[session_at];
         debug_assert!(session.connection.is_none());

@@ -6,6 +6,7 @@
 
 pub(crate) mod ack_watchers;
 pub(crate) mod acknowledgements;
+pub(crate) mod adoption;
 pub(crate) mod announcements;
 pub(crate) mod authentication;
 pub(crate) mod authorization;
@@ -65,6 +66,7 @@ pub(crate) mod routing;
 pub(crate) mod session;
 mod session_claims;
 pub(crate) mod session_directory;
+pub(crate) mod session_filter;
 pub(crate) mod session_queue;
 pub(crate) mod shard;
 pub(crate) mod shard_messages;
@@ -74,6 +76,7 @@ pub(crate) mod stored_reads;
 pub(crate) mod subscribe;
 pub(crate) mod subscriber_list;
 pub(crate) mod subscription_tree;
+pub(crate) mod succession;
 pub(crate) mod tables;
 pub(crate) mod timers;
 pub(crate) mod tunnel;

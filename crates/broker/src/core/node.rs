@@ -58,6 +58,8 @@ pub(crate) struct NodeState {
     pub(crate) server_reference: Option<String>,
     /// Whether clients are referred to other nodes, because this one is to be stopped.
     pub(crate) is_draining: AtomicBool,
+    /// Whether the stored sessions of this node may be at another one, so that nothing happens to them.
+    pub(crate) are_sessions_held: AtomicBool,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) started_ms: u64,
     /// Whether a node router connects the shards with other nodes.

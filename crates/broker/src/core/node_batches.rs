@@ -51,6 +51,15 @@ impl SentBatches {
         }
     }
 
+    /// As [`new`](Self::new); the batches are numbered after `last`.
+    pub(super) fn continuing(stream: u64, last: u64) -> Self {
+        Self {
+            last,
+            logged: last,
+            ..Self::new(stream)
+        }
+    }
+
     pub(super) fn stream(&self) -> u64 {
         self.stream
     }

@@ -14,7 +14,7 @@ use super::shard_messages::SessionClaimOutcome;
 use super::tunnel::{self, TunnelMessage, TunnelRequest};
 
 /// Version of these messages. Nodes with different versions exchange none.
-pub const NODE_PROTOCOL: u32 = 2;
+pub const NODE_PROTOCOL: u32 = 3;
 
 /// Bytes of announcements in one message, except that one announcement may be larger.
 pub(crate) const ANNOUNCEMENTS_BYTES: usize = 64 << 10;
@@ -72,6 +72,34 @@ pub(crate) enum NodeMessage {
     Stream { number: u64 },
     /// Kind 10: whether the store of the sender rejects writes (1) or not (0).
     StoreState { rejects: bool },
+    /// Kind 11: the sender adopts the sessions of a node; the number is the state.
+    Succession {
+        state: SuccessionState,
+        node: Box<str>,
+    },
+}
+
+/// How far a node is that adopts the sessions of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SuccessionState {
+    Begun = 1,
+    Adopted = 2,
+    /// It does not adopt them.
+    Cancelled = 3,
+    /// It has adopted them before the receiver could be reached.
+    AdoptedBefore = 4,
+    /// It may adopt them when the node fails.
+    Standby = 5,
+    NoStandby = 6,
+}
+
+impl SuccessionState {
+    pub(crate) fn of_standby(is_standby: bool) -> Self {
+        match is_standby {
+            true => SuccessionState::Standby,
+            false => SuccessionState::NoStandby,
+        }
+    }
 }
 
 /// Why a message of another node cannot be read.
@@ -101,6 +129,7 @@ const SESSIONS: u8 = 7;
 const TUNNEL: u8 = 8;
 const STREAM: u8 = 9;
 const STORE_STATE: u8 = 10;
+const SUCCESSION: u8 = 11;
 
 const TUNNEL_OPEN: u8 = 1;
 const TUNNEL_INPUT: u8 = 2;
@@ -257,6 +286,14 @@ pub(crate) fn encode_store_state(rejects: bool) -> Bytes {
     encode_number(STORE_STATE, rejects.into())
 }
 
+pub(crate) fn encode_succession(state: SuccessionState, node: &str) -> Bytes {
+    let mut out = BytesMut::with_capacity(13 + node.len());
+    out.put_u8(SUCCESSION);
+    out.put_u64_le(state as u64);
+    put_text(&mut out, node);
+    out.freeze()
+}
+
 pub(crate) fn encode_retained_digests(digests: &RetainedDigests) -> Bytes {
     let mut out = BytesMut::with_capacity(9 + 8 * BUCKETS);
     out.put_u8(RETAINED_DIGESTS);
@@ -380,6 +417,17 @@ pub(crate) fn decode(bytes: &[u8], now_ms: u64) -> Result<NodeMessage, NodeMessa
         STREAM => NodeMessage::Stream { number },
         STORE_STATE => NodeMessage::StoreState {
             rejects: number != 0,
+        },
+        SUCCESSION => NodeMessage::Succession {
+            state: match number {
+                1 => SuccessionState::Begun,
+                2 => SuccessionState::Adopted,
+                4 => SuccessionState::AdoptedBefore,
+                5 => SuccessionState::Standby,
+                6 => SuccessionState::NoStandby,
+                _ => SuccessionState::Cancelled,
+            },
+            node: reader.name()?,
         },
         RETAINED_DIGESTS => {
             let mut digests = Box::new([0; BUCKETS]);

@@ -4,6 +4,7 @@ mod announcements;
 mod batches;
 mod logged_turns;
 mod retained_transfers;
+mod successions;
 mod tunnels;
 
 use std::collections::VecDeque;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::cross_shard_batch::CrossShardBatch;
 use super::interest_snapshot::InterestSnapshot;
@@ -26,9 +27,13 @@ use super::session_directory::SessionDirectory;
 use super::shard_messages::{ShardMessage, ShardMessageQueues};
 use super::shared_subscription::RemoteMembers;
 use super::subscription_tree::SubscriptionTree;
+use super::succession::{Succession, Successor};
 use super::tables::TableIx as _;
 use super::tunnel::TunnelMessage;
 use crate::config::MAX_PEER_NODES;
+
+/// Time for which a node that has left the cluster is kept: its standby may adopt its sessions.
+const LEFT_TIMEOUT_MS: u64 = 1000;
 
 /// Counters of what crosses between nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,6 +52,13 @@ struct BatchRecipients {
     /// By their slots.
     nodes: u64,
     shards: u64,
+}
+
+/// A batch of another node that waits for the shards.
+struct EarlyBatch {
+    from: PeerNodeIx,
+    number: u64,
+    batch: CrossShardBatch,
 }
 
 /// A turn of a shard that waits until others have logged its messages.
@@ -78,6 +90,7 @@ pub(crate) struct NodeRouter {
     shards: u16,
     /// Whether shards have a log, so that they confirm turns.
     is_durable: bool,
+    node: Arc<NodeState>,
     /// The retained messages of this node.
     retained: Arc<RetainedStore>,
     sessions: SessionDirectory,
@@ -86,6 +99,19 @@ pub(crate) struct NodeRouter {
     has_rejecting_node: bool,
     /// Shards that have announced all their stored sessions, one bit each.
     restored_shards: u64,
+    /// Batches above QoS 0 of other nodes that arrived before the shards had announced the filters of their stored sessions. Their
+    /// senders keep them until they are confirmed, and pause their publishers.
+    early_batches: Vec<EarlyBatch>,
+    /// Whether the sessions of this node are not registered yet, although all shards have announced them.
+    is_restore_held: bool,
+    /// The nodes whose sessions this one adopts when they fail.
+    standby_for: HashSet<Box<str>, RandomState>,
+    /// The standbys of other nodes, by the names of these nodes.
+    standbys: HashMap<Box<str>, PeerNodeIx, RandomState>,
+    /// The failed nodes whose sessions are being adopted.
+    successions: HashMap<Box<str>, Succession, RandomState>,
+    /// The nodes whose sessions this one has adopted, and when.
+    adopted_nodes: HashMap<Box<str>, u64, RandomState>,
     /// Shard and peer of each tunnel whose entry is here.
     tunnel_entries: HashMap<u64, (u16, PeerNodeIx), RandomState>,
     /// Messages of other nodes to the exits of their tunnels, which the owner handles.
@@ -139,11 +165,18 @@ impl NodeRouter {
         Self {
             shards,
             is_durable,
+            node: node.clone(),
             retained: node.retained.clone(),
             sessions: SessionDirectory::new(node.clone(), name, MAX_PEER_NODES),
             rejecting_shards: 0,
             has_rejecting_node: false,
             restored_shards: 0,
+            early_batches: Vec::new(),
+            is_restore_held: false,
+            standby_for: HashSet::default(),
+            standbys: HashMap::default(),
+            successions: HashMap::default(),
+            adopted_nodes: HashMap::default(),
             tunnel_entries: HashMap::default(),
             to_tunnel_exits: Vec::new(),
             local: SubscriptionTree::default(),
@@ -210,13 +243,17 @@ impl NodeRouter {
             let digests = node_messages::encode_retained_digests(&digests);
             self.outgoing.push((index, digests));
         }
+        self.report_successions(index);
         self.sessions.add_peer(index, name, self.now_ms);
     }
 
     /// The slot of a node, and whether the node had it already. A node that cannot be reached gives way if all are used.
     fn reserve_slot(&mut self, peer: PeerNodeIx, name: &str) -> Option<(u8, bool)> {
         let nodes = || self.nodes.iter().enumerate();
-        let is_named = |node: &RemoteNode| *node.name == *name;
+        // What waits for a node whose sessions are being adopted is for its standby.
+        let is_succeeded = self.successions.contains_key(name);
+        let is_named =
+            |node: &RemoteNode| *node.name == *name && !(is_succeeded && node.peer.is_none());
         let known = nodes().find(|(_, node)| node.as_deref().is_some_and(is_named));
         if let Some((slot, _)) = known {
             if let Some(node) = &mut self.nodes[slot] {
@@ -235,6 +272,7 @@ impl NodeRouter {
             name: name.into(),
             peer: Some(peer),
             lost_ms: 0,
+            kept_ms: 0,
             batch: CrossShardBatch::default(),
             confirm: false,
             sent: SentBatches::new(self.next_stream),
@@ -246,6 +284,7 @@ impl NodeRouter {
     /// Lets time pass. It has to be called every 100 ms while it returns true.
     pub(crate) fn tick(&mut self) -> bool {
         self.sessions.tick(self.now_ms);
+        let has_successions = self.tick_successions();
         let mut has_lost_nodes = false;
         for slot in 0..self.nodes.len() {
             let Some(node) = &self.nodes[slot] else {
@@ -254,20 +293,39 @@ impl NodeRouter {
             if node.peer.is_some() {
                 continue;
             }
-            match self.now_ms >= node.lost_ms + self.away_timeout_ms {
+            if self.successions.contains_key(&node.name) {
+                has_lost_nodes = true;
+                continue;
+            }
+            match self.now_ms >= node.lost_ms + node.kept_ms {
                 true => self.give_up(slot as u8),
                 false => has_lost_nodes = true,
             }
         }
         let mut peers = self.peers.iter().flatten();
         let has_transfers = peers.any(|peer| peer.retained_transfer.is_some());
-        has_lost_nodes || has_transfers || self.sessions.needs_tick()
+        has_lost_nodes || has_successions || has_transfers || self.sessions.needs_tick()
     }
 
     /// A node cannot be reached any more. `has_left`: it has left the cluster in order.
     pub(crate) fn remove_peer(&mut self, index: PeerNodeIx, has_left: bool) {
+        self.remove_successor(index);
+        let slot = self.peers[index.position()].as_ref().map(|peer| peer.slot);
+        let node = slot.and_then(|slot| self.nodes[usize::from(slot)].as_ref());
+        let name = node.map(|node| node.name.clone());
+        let has_standby = name.as_deref().is_some_and(|name| self.has_standby(name));
+        if let Some(name) = name.as_ref()
+            && self.standby_for.contains(name)
+        {
+            // Before the others register their sessions anew, so that clients wait for those of the node.
+            self.begin_succession(name);
+        }
         self.sessions.remove_peer(index, self.now_ms);
+        if let Some(&standby) = name.as_ref().and_then(|name| self.standbys.get(name)) {
+            self.sessions.expect_adoption(standby, self.now_ms);
+        }
         self.to_tunnel_exits.retain(|&(from, ..)| from != index);
+        self.early_batches.retain(|early| early.from != index);
         let queues = &mut self.queues;
         self.tunnel_entries.retain(|&tunnel, &mut (shard, peer)| {
             if peer == index {
@@ -282,8 +340,18 @@ impl NodeRouter {
         if let Some(node) = &mut self.nodes[usize::from(peer.slot)] {
             node.peer = None;
             node.lost_ms = self.now_ms;
+            node.kept_ms = match has_left {
+                true if !has_standby => 0,
+                true => LEFT_TIMEOUT_MS.min(self.away_timeout_ms),
+                false => self.away_timeout_ms,
+            };
         }
-        match has_left || self.away_timeout_ms == 0 {
+        let kept_ms = self.nodes[usize::from(peer.slot)]
+            .as_ref()
+            .map_or(0, |node| node.kept_ms);
+        let has_successor = (self.nodes[usize::from(peer.slot)].as_ref())
+            .is_some_and(|node| self.successions.contains_key(&node.name));
+        match kept_ms == 0 && !has_successor {
             true => self.give_up(peer.slot),
             false => self.set_members_offline(peer.slot),
         }
@@ -323,18 +391,62 @@ impl NodeRouter {
 
     /// Forgets what a node wants. Nothing waits for it any more, and messages for one member of a group go to others.
     fn give_up(&mut self, slot: u8) {
-        let Some(mut node) = self.nodes[usize::from(slot)].take() else {
+        self.give_up_to(slot, None);
+    }
+
+    /// As [`give_up`](Self::give_up); all messages above QoS 0 go to the node that has adopted the sessions.
+    fn give_up_to(&mut self, slot: u8, successor: Option<Successor>) {
+        let Some(node) = self.nodes[usize::from(slot)].take() else {
             return;
         };
         self.remove_interest(slot, &InterestSnapshot::default());
+        self.pass_on_unlogged(slot, *node, successor);
+    }
+
+    /// Sends what a node that can be reached has not confirmed to the node that has adopted its sessions.
+    fn redirect_unlogged(&mut self, slot: u8, successor: Successor) {
+        let Some(node) = &mut self.nodes[usize::from(slot)] else {
+            return;
+        };
+        let stream = self.next_stream;
+        self.next_stream = self.next_stream.wrapping_add(1).max(1);
+        let fresh = RemoteNode {
+            name: node.name.clone(),
+            peer: node.peer,
+            lost_ms: node.lost_ms,
+            kept_ms: node.kept_ms,
+            batch: CrossShardBatch::default(),
+            confirm: false,
+            // A confirmation of the earlier stream that is still on its way confirms nothing of this one.
+            sent: SentBatches::continuing(stream, node.sent.last()),
+        };
+        let peer = node.peer;
+        let before = std::mem::replace(&mut **node, fresh);
+        if let Some(peer) = peer {
+            let stream = node_messages::encode_stream(stream);
+            self.outgoing.push((peer, stream));
+        }
+        self.pass_on_unlogged(slot, before, Some(successor));
+    }
+
+    /// Finds other receivers for the messages that a node has not confirmed. What waited for the node waits for them.
+    fn pass_on_unlogged(&mut self, slot: u8, mut node: RemoteNode, successor: Option<Successor>) {
         let mut touched = BatchRecipients::default();
         let unlogged = node.sent.unlogged();
         let unlogged = unlogged.filter_map(|message| node_messages::decode_own_batch(message));
         let open = std::mem::take(&mut node.batch);
         for batch in unlogged.chain([open]) {
             for crossing in batch.iter() {
-                if let Some(member) = &crossing.member {
-                    self.send_to_member(&crossing.view, member, &mut touched);
+                match (&crossing.member, successor) {
+                    (Some(member), _) => {
+                        self.send_to_member(&crossing.view, member, &mut touched);
+                    }
+                    // All nodes that could be reached have got it.
+                    (None, Some(_)) if crossing.is_retained_copy => {}
+                    (None, Some(successor)) => {
+                        self.send_to_adopted(successor, &node.name, &crossing.view, &mut touched);
+                    }
+                    (None, None) => {}
                 }
             }
         }
@@ -423,9 +535,8 @@ impl NodeRouter {
                 ShardMessage::StoreRejects(rejects) => self.set_store_rejects(from, rejects),
                 ShardMessage::SessionsRestored => {
                     self.restored_shards |= 1 << from;
-                    if self.restored_shards.count_ones() == u32::from(self.shards) {
-                        self.sessions.finish_restore();
-                    }
+                    self.handle_early_batches();
+                    self.check_restored();
                 }
                 ShardMessage::SessionEnded { client_id } => {
                     self.sessions.remove_session(&client_id);
@@ -495,6 +606,15 @@ impl NodeRouter {
             }
             NodeMessage::Batch {
                 number,
+                confirm: true,
+                batch,
+            } if !self.are_shards_restored() => self.early_batches.push(EarlyBatch {
+                from,
+                number,
+                batch,
+            }),
+            NodeMessage::Batch {
+                number,
                 confirm,
                 batch,
             } => self.handle_batch(slot, number, confirm, &batch),
@@ -504,6 +624,7 @@ impl NodeRouter {
                     self.sessions.handle(from, message, now_ms);
                 }
             }
+            NodeMessage::Succession { state, node } => self.handle_succession(from, state, &node),
             NodeMessage::Tunnel { tunnel, message } => {
                 self.handle_tunnel_message(from, tunnel, message);
             }
@@ -514,6 +635,23 @@ impl NodeRouter {
             }
         }
         Ok(())
+    }
+
+    /// Whether all shards have announced the filters of their stored sessions.
+    fn are_shards_restored(&self) -> bool {
+        self.restored_shards.count_ones() == u32::from(self.shards)
+    }
+
+    fn handle_early_batches(&mut self) {
+        if !self.are_shards_restored() {
+            return;
+        }
+        for early in std::mem::take(&mut self.early_batches) {
+            let peer = self.peers[early.from.position()].as_ref();
+            if let Some(slot) = peer.map(|peer| peer.slot) {
+                self.handle_batch(slot, early.number, true, &early.batch);
+            }
+        }
     }
 
     /// Ends a turn: completes the messages to all nodes and confirms what can be confirmed.

@@ -38,6 +38,8 @@ pub(super) struct RemoteNode {
     /// `None` while it cannot be reached, since `lost_ms`.
     pub(super) peer: Option<PeerNodeIx>,
     pub(super) lost_ms: u64,
+    /// How long it is kept then.
+    pub(super) kept_ms: u64,
     pub(super) batch: CrossShardBatch,
     /// Whether the batch contains a message that has to be confirmed.
     pub(super) confirm: bool,

@@ -18,6 +18,7 @@ use super::message::Message;
 use super::records::{self, SessionRecord};
 use super::routing::deliver_locally;
 use super::session::{OutboundMessages, QueueSize, Session, SessionMessage, SessionWill};
+use super::session_filter::SessionFilter;
 use super::shard::Shard;
 use super::shard_messages::ShardMessage;
 use super::shared_backlog::SharedBacklog;
@@ -122,12 +123,31 @@ impl Shard {
                 journal.take_overdue(now_ms.saturating_sub(MAX_ANSWER_DELAY_MS)),
                 "the store cannot write; what was not acknowledged may be lost",
             ),
-            false => (
-                journal.take_overdue_at_nodes(now_ms.saturating_sub(MAX_NODE_ANSWER_DELAY_MS)),
-                "another node of the cluster has not stored a message in time",
-            ),
+            false => {
+                let since_ms = now_ms.saturating_sub(MAX_NODE_ANSWER_DELAY_MS);
+                let mut overdue = journal.take_overdue_at_nodes(since_ms);
+                if self.node_router.is_some() {
+                    // The log is held until the standby of the node has it.
+                    overdue.append(&mut journal.take_overdue(since_ms));
+                }
+                (
+                    overdue,
+                    "another node of the cluster has not stored a message in time, or the standby of this one; it is also waited \
+                     for while the NATS servers cannot be used",
+                )
+            }
         };
-        for at in overdue {
+        self.close_without_answers(overdue, detail);
+    }
+
+    /// Closes connections without the answers that wait for a log, see
+    /// [`close_unanswered_connections`](Self::close_unanswered_connections).
+    pub(crate) fn close_without_answers(
+        &mut self,
+        connections: Vec<ConnectionIx>,
+        detail: &'static str,
+    ) {
+        for at in connections {
             let is_connected =
                 |connection: &Connection| connection.phase == ConnectionPhase::Connected;
             if !self.delivery.connections.get(at).is_some_and(is_connected) {
@@ -219,7 +239,7 @@ impl Shard {
         }
         session.last_seq = seq;
         for packet_id in session.incoming_qos2.iter().flat_map(|set| set.iter()) {
-            journal.record_packet_id(number, packet_id);
+            journal.restore_packet_id(number, packet_id);
         }
         for (filter, group) in session.subscriptions.clone() {
             let written = self.filter_as_written(filter, group);
@@ -292,6 +312,16 @@ impl Shard {
 
     /// Restores a session as it was when the node stopped or died.
     pub(crate) fn restore_session(&mut self, stored: &RecoveredSession) {
+        self.restore_session_since(stored, None);
+    }
+
+    /// As [`restore_session`](Self::restore_session), for a session that this node has had since a later time than the
+    /// session exists.
+    pub(crate) fn restore_session_since(
+        &mut self,
+        stored: &RecoveredSession,
+        since_ms: Option<u64>,
+    ) {
         let Some(record) = SessionRecord::read(&stored.record) else {
             tracing::error!(
                 client_id = &*stored.client_id,
@@ -312,11 +342,11 @@ impl Shard {
             return;
         }
         let at = self.insert_restored(id, &record, stored.queue.as_ref());
-        let since_ms = match record.connected {
+        let began_ms = match record.connected {
             true => record.created_ms,
             false => record.disconnected_ms,
         };
-        self.announce_session(&stored.client_id, since_ms);
+        self.announce_session(&stored.client_id, since_ms.unwrap_or(began_ms));
         for (written, options, identifier) in &stored.subscriptions {
             self.restore_subscription(at, written, *options, *identifier);
         }
@@ -555,7 +585,10 @@ impl Shard {
             if link.shards == self.shards {
                 return deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
             }
-            self.delivery.session_filter = Some((u64::from(link.shards), u64::from(link.to)));
+            self.delivery.session_filter = Some(SessionFilter::OfShard {
+                shards: link.shards.into(),
+                shard: link.to.into(),
+            });
             deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
             self.delivery.session_filter = None;
             return;

@@ -71,6 +71,20 @@ pub(crate) fn recover_from_store(
     })
 }
 
+/// Reads the sessions, delayed messages and shard links in the copy of another node's store.
+pub(crate) fn read_copy(copy: &Store) -> Result<RecoveredShard, store::StoreError> {
+    let mut recovered = [RecoveredShard::default()];
+    let mut highest = 0;
+    let places = read_sessions(copy, &mut recovered, &mut highest)?;
+    read_subscriptions(copy, &mut recovered, &places)?;
+    read_delayed(copy, &mut recovered, &mut highest)?;
+    let [mut recovered] = recovered;
+    let links = copy.queued_sessions();
+    let links = links.into_iter().filter_map(ShardLink::from_store_number);
+    recovered.links = links.map(|link| (link, 0)).collect();
+    Ok(recovered)
+}
+
 /// Position of a session by its number: its shard, and its index there.
 type SessionPositions = HashMap<u64, (usize, usize), RandomState>;
 

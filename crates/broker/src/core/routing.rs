@@ -155,6 +155,10 @@ impl Shard {
             }
             let mut dispatch = Dispatch::new(view, None);
             dispatch.is_exactly_once = crossing.link_seq.is_some();
+            if let Some(node) = crossing.adopted_from {
+                self.deliver_to_adopted(node, &mut dispatch);
+                continue;
+            }
             match crossing.member {
                 None => {
                     let (set, filters) = self.tree.match_topic(view.topic);

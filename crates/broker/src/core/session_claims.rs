@@ -110,7 +110,9 @@ impl Shard {
             SessionClaimOutcome::Elsewhere { node }
                 if is_waiting && self.open_tunnel(at, &node) =>
             {
-                self.node.directory.release(&id, self.id);
+                if !self.by_client_id.contains_key(&*id) {
+                    self.node.directory.release(&id, self.id);
+                }
                 self.to_wake.push(at);
                 return;
             }
@@ -123,7 +125,10 @@ impl Shard {
                 "the nodes of the cluster have not agreed on the place of the session, try again later",
             ),
         };
-        self.node.directory.release(&id, self.id);
+        // The session may have been adopted from another node meanwhile.
+        if !self.by_client_id.contains_key(&*id) {
+            self.node.directory.release(&id, self.id);
+        }
         if is_waiting {
             self.delivery.connections[at].phase = ConnectionPhase::AwaitConnect;
             let raw = std::mem::take(&mut self.delivery.connections[at].extra().connect);

@@ -51,6 +51,9 @@ const REGISTRATION_TIMEOUT_MS: u64 = 2000;
 /// Longest time that they wait for nodes that still read their sessions. Claims are rejected after the time above then.
 const RESTORE_TIMEOUT_MS: u64 = 60_000;
 
+/// How much later than this node a standby may notice that its node has failed.
+const ADOPTION_NOTICE_MS: u64 = 3000;
+
 /// The number of a request that is not answered.
 const NO_ANSWER: u64 = 0;
 
@@ -154,6 +157,8 @@ pub(crate) struct SessionDirectory {
     restoring_ms: Vec<u64>,
     /// Whether the stored sessions of this node are known.
     is_restored: bool,
+    /// Whether other nodes are not told of the sessions of this one, because another one may have adopted them.
+    is_withholding: bool,
     view_since_ms: u64,
     is_settled: bool,
     now_ms: u64,
@@ -194,6 +199,7 @@ impl SessionDirectory {
             registered_views: vec![0; max_peers],
             restoring_ms: vec![0; max_peers],
             is_restored: false,
+            is_withholding: false,
             view_since_ms: 0,
             is_settled: true,
             now_ms: 0,
@@ -279,13 +285,7 @@ impl SessionDirectory {
             registration.holder.is_some() && self.owner_of(client_id).is_none()
         });
         self.owned = owned;
-        let local = std::mem::take(&mut self.local);
-        for (client_id, session) in &local {
-            if session.sessions > 0 {
-                self.register(client_id, session.since_ms);
-            }
-        }
-        self.local = local;
+        self.register_all();
         self.report_registration();
         let takeovers = std::mem::take(&mut self.takeovers).into_values();
         let mut claims: Vec<SessionClaim> =
@@ -309,13 +309,29 @@ impl SessionDirectory {
     fn report_registration(&mut self) {
         for position in 0..self.peers.len() {
             if self.peers[position].is_some() {
-                let report = match self.is_restored {
+                let report = match self.is_restored && !self.is_withholding {
                     true => SessionMessage::Registered { view: self.view },
                     false => SessionMessage::Restoring,
                 };
                 let to = PeerNodeIx::from_position(position);
                 self.to_peers.push((to, report));
             }
+        }
+    }
+
+    /// Further sessions of this node, which other nodes do not know yet, will be added.
+    pub(crate) fn hold_restore(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.is_restored = false;
+        self.begin_waiting();
+        self.report_registration();
+    }
+
+    /// Claims wait from now on until all nodes have registered their sessions.
+    fn begin_waiting(&mut self) {
+        if self.is_settled {
+            self.is_settled = false;
+            self.view_since_ms = self.now_ms;
         }
     }
 
@@ -326,7 +342,43 @@ impl SessionDirectory {
         self.check_settled();
     }
 
+    /// Whether other nodes are not told of the sessions of this one; afterwards they are.
+    pub(crate) fn withhold_registrations(&mut self, is_withholding: bool, now_ms: u64) {
+        self.now_ms = now_ms;
+        if std::mem::replace(&mut self.is_withholding, is_withholding) == is_withholding {
+            return;
+        }
+        if !is_withholding {
+            self.register_all();
+        }
+        self.report_registration();
+        if !is_withholding && self.is_settled {
+            for claim in std::mem::take(&mut self.waiting_claims) {
+                self.decide(claim);
+            }
+        }
+    }
+
+    /// A node cannot be reached any more, and its standby may adopt its sessions although it has not noticed that yet.
+    pub(crate) fn expect_adoption(&mut self, standby: PeerNodeIx, now_ms: u64) {
+        self.restoring_ms[standby.position()] = now_ms + ADOPTION_NOTICE_MS;
+    }
+
+    /// Registers all sessions of this node.
+    fn register_all(&mut self) {
+        let local = std::mem::take(&mut self.local);
+        for (client_id, session) in &local {
+            if session.sessions > 0 {
+                self.register(client_id, session.since_ms);
+            }
+        }
+        self.local = local;
+    }
+
     fn register(&mut self, client_id: &str, since_ms: u64) {
+        if self.is_withholding {
+            return;
+        }
         let age_ms = self.now_ms.saturating_sub(since_ms);
         match self.owner_of(client_id) {
             Some(owner) => {
@@ -341,7 +393,7 @@ impl SessionDirectory {
     /// Time passes: claims that waited too long are decided with what is known.
     pub(crate) fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
-        if !self.is_restored {
+        if !self.is_restored || self.is_withholding {
             self.report_registration();
         }
         self.check_settled();
@@ -349,7 +401,7 @@ impl SessionDirectory {
 
     /// Whether [`tick`](Self::tick) has to be called soon.
     pub(crate) fn needs_tick(&self) -> bool {
-        !self.waiting_claims.is_empty() || !self.is_restored
+        !self.waiting_claims.is_empty() || !self.is_restored || self.is_withholding
     }
 
     /// Whether all nodes have registered their sessions.
@@ -506,7 +558,13 @@ impl SessionDirectory {
                 self.registered_views[from.position()] = view;
                 self.check_settled();
             }
-            SessionMessage::Restoring => self.restoring_ms[from.position()] = now_ms,
+            SessionMessage::Restoring => {
+                self.restoring_ms[from.position()] = now_ms;
+                if std::mem::take(&mut self.registered_views[from.position()]) != 0 {
+                    // It adopts the sessions of a node that has failed.
+                    self.begin_waiting();
+                }
+            }
         }
     }
 

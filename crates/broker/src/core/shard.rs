@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use foldhash::fast::RandomState;
 use mqtt::ReasonCode;
@@ -23,6 +24,7 @@ use super::partial_packet_budget::PartialPacketBudget;
 use super::pending_claims::PendingClaims;
 use super::pending_responses::PendingResponses;
 use super::pending_suback::PendingSubAcks;
+use super::session_filter::AdoptedNumbers;
 use super::shard_messages::ShardMessageQueues;
 use super::shared_backlog::SharedBacklogs;
 use super::subscription_tree::SubscriptionTree;
@@ -91,6 +93,8 @@ pub(crate) struct Shard {
     pub(crate) pending_responses: PendingResponses,
     /// Responses that do not wait for the data of hooks.
     pub(crate) stored_responses: PendingResponses,
+    /// Responses that do not wait for other nodes either.
+    pub(crate) logged_responses: PendingResponses,
     pub(crate) check_password: PasswordChecker,
     /// Authentications started during the current call; the owner of the sockets awaits them.
     pub(crate) started_authentications: Vec<(ConnectionIx, u32, Authentication)>,
@@ -107,6 +111,10 @@ pub(crate) struct Shard {
     /// Whether a hook will acknowledge the message being handled later.
     pub(crate) deferred_by_hooks: bool,
     pub(crate) is_stopping: bool,
+    /// The sessions that were adopted from other nodes, by the names of these nodes, while messages for them arrive.
+    pub(crate) adopted: HashMap<Box<str>, Arc<AdoptedNumbers>, RandomState>,
+    /// Whether the sessions that end now live on at another node.
+    pub(crate) is_abandoning_sessions: bool,
     pub(crate) packet_budget: PartialPacketBudget,
     /// When the last warning about a client with another protocol was logged.
     pub(crate) last_foreign_warning_ms: u64,
@@ -150,6 +158,7 @@ impl Shard {
             pending_subacks: PendingSubAcks::default(),
             pending_responses: PendingResponses::default(),
             stored_responses: PendingResponses::default(),
+            logged_responses: PendingResponses::default(),
             check_password,
             started_authentications: Vec::new(),
             to_wake: Vec::new(),
@@ -159,6 +168,8 @@ impl Shard {
             rejected_by_hooks: false,
             deferred_by_hooks: false,
             is_stopping: false,
+            adopted: HashMap::default(),
+            is_abandoning_sessions: false,
             packet_budget: PartialPacketBudget::new(node.listeners.len()),
             last_foreign_warning_ms: 0,
             scratch: Vec::new(),
@@ -290,7 +301,8 @@ impl Shard {
         self.metrics().set(Metric::PartialPacketBytes, partial);
         self.delivery.pool.trim();
         self.close_unanswered_connections();
-        while let Some(timer) = self.timers.poll(now_ms) {
+        let are_sessions_held = self.node.are_sessions_held.load(Relaxed);
+        while let Some(timer) = self.timers.poll(now_ms, are_sessions_held) {
             match timer {
                 Timer::ConnectionCheck(at, serial) => self.check_deadlines(at, serial),
                 Timer::SessionExpiry(session) => self.end_session(session),

@@ -193,6 +193,11 @@ impl ShardMessageQueues {
         self.push_with(shard, |batch| batch.push_retained_copy(view));
     }
 
+    /// Sends a message for the sessions that were adopted from a node.
+    pub(crate) fn push_for_adopted(&mut self, shard: u16, view: &MessageView<'_>, node: &str) {
+        self.push_with(shard, |batch| batch.push_for_adopted(view, node));
+    }
+
     #[inline]
     fn push_with(&mut self, shard: u16, push: impl FnOnce(&mut CrossShardBatch)) {
         let outgoing = &mut self.outgoing[usize::from(shard)];

@@ -125,14 +125,34 @@ impl ShardTimers {
         }
     }
 
-    /// Returns the next timer that is due.
-    pub(crate) fn poll(&mut self, now_ms: u64) -> Option<Timer> {
+    /// Returns the next timer that is due. While sessions are held, neither they nor delayed messages are.
+    pub(crate) fn poll(&mut self, now_ms: u64, are_sessions_held: bool) -> Option<Timer> {
         self.wheel.advance(now_ms, &mut self.due_checks);
         if let Some((connection, serial)) = self.due_checks.pop_front() {
             return Some(Timer::ConnectionCheck(connection, serial));
         }
+        if are_sessions_held {
+            let mut due = self.table.iter();
+            let mut due = due.by_ref().take_while(|(key, _)| key.at_ms <= now_ms);
+            let (&key, _) = due.find(|(_, timer)| matches!(timer, Timer::GrantExpiry(..)))?;
+            return self.table.remove(&key);
+        }
         let entry = self.table.first_entry()?;
         (entry.key().at_ms <= now_ms).then(|| entry.remove())
+    }
+}
+
+impl ShardTimers {
+    /// Removes all delayed messages; returns when they are due, their bytes and their numbers.
+    pub(crate) fn take_delayed(&mut self) -> Vec<(u64, u64, u64)> {
+        let is_delayed =
+            |_: &TimerKey, timer: &mut Timer| matches!(timer, Timer::DelayedMessage { .. });
+        let delayed = self.table.extract_if(.., is_delayed);
+        let delayed = delayed.filter_map(|(key, timer)| match timer {
+            Timer::DelayedMessage { bytes, number, .. } => Some((key.at_ms, bytes, number)),
+            _ => None,
+        });
+        delayed.collect()
     }
 }
 
@@ -188,7 +208,7 @@ mod tests {
     }
 
     fn poll_all(timers: &mut ShardTimers, now_ms: u64) -> Vec<String> {
-        std::iter::from_fn(|| timers.poll(now_ms).map(describe)).collect()
+        std::iter::from_fn(|| timers.poll(now_ms, false).map(describe)).collect()
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::core::node::NodeState;
 use crate::core::node_router::NodeRouter;
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::shard_messages::ShardMessage;
+use crate::core::succession::SessionHold;
 use crate::core::tables::TableIx as _;
 
 /// Time between two examinations of claims that wait for other nodes, and of nodes that cannot be reached.
@@ -58,6 +59,16 @@ pub(crate) enum RouterItem {
     NodeMessage(PeerNodeIx, Bytes),
     /// All members of the cluster that can be reached are reported.
     MembersKnown,
+    Standby {
+        node: Box<str>,
+        is_standby: bool,
+    },
+    SuccessionBegun(Box<str>),
+    SuccessionEnded {
+        node: Box<str>,
+        is_adopted: bool,
+    },
+    HoldSessions(SessionHold),
     Stop,
 }
 
@@ -136,6 +147,30 @@ impl PeerNodeInbox {
     /// All members of the cluster that can be reached at the start are reported.
     pub fn members_known(&self) {
         self.inbox.push(RouterItem::MembersKnown);
+    }
+
+    /// This node is, or is no longer, the standby of another one. When that one cannot be reached any more, clients wait
+    /// for their sessions until [`end_succession`](Self::end_succession) is called.
+    pub fn set_standby_for(&self, node: &str, is_standby: bool) {
+        let node = node.into();
+        self.inbox.push(RouterItem::Standby { node, is_standby });
+    }
+
+    /// This node begins to adopt the sessions of another one that has failed earlier.
+    pub fn begin_succession(&self, node: &str) {
+        self.inbox.push(RouterItem::SuccessionBegun(node.into()));
+    }
+
+    /// This node has adopted the sessions of another one, or will not do so.
+    pub fn end_succession(&self, node: &str, is_adopted: bool) {
+        let node = node.into();
+        self.inbox
+            .push(RouterItem::SuccessionEnded { node, is_adopted });
+    }
+
+    /// The sessions that this node has stored may be at another one, or are not.
+    pub fn hold_sessions(&self, hold: SessionHold) {
+        self.inbox.push(RouterItem::HoldSessions(hold));
     }
 
     /// Bytes of messages that wait here. The transport stops receiving while there are too many.
@@ -382,6 +417,14 @@ impl RouterThread<'_> {
                 self.tunnel_exits.remove_peer(peer);
             }
             RouterItem::MembersKnown => self.members_known = true,
+            RouterItem::Standby { node, is_standby } => {
+                self.router.set_standby_for(&node, is_standby);
+            }
+            RouterItem::SuccessionBegun(node) => self.router.begin_succession(&node),
+            RouterItem::SuccessionEnded { node, is_adopted } => {
+                self.router.end_succession(&node, is_adopted);
+            }
+            RouterItem::HoldSessions(hold) => self.router.hold_sessions(hold),
             RouterItem::ShardMessages { .. } | RouterItem::NodeMessage(..) | RouterItem::Stop => {}
         }
     }

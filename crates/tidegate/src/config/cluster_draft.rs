@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::standby_use::StandbyUse;
+
 /// The settings as written.
 #[derive(Clone)]
 pub(super) struct ClusterDraft {
@@ -10,6 +12,7 @@ pub(super) struct ClusterDraft {
     pub(super) start_timeout_s: u32,
     pub(super) away_timeout_s: u32,
     pub(super) drain_rate: u32,
+    pub(super) standby: StandbyUse,
     pub(super) api_url: Option<String>,
     pub(super) urls: Option<String>,
     pub(super) user: Option<String>,
@@ -38,6 +41,7 @@ impl Default for ClusterDraft {
             start_timeout_s: 10,
             away_timeout_s: 3,
             drain_rate: 100,
+            standby: StandbyUse::Auto,
             api_url: None,
             urls: None,
             user: None,

@@ -10,6 +10,7 @@ use store::Fsync;
 
 use super::cluster_draft::ClusterDraft;
 use super::config_draft::ConfigDraft;
+use super::standby_use::StandbyUse;
 
 /// Shortest secret of the managed servers, in bytes.
 const MIN_SECRET_BYTES: usize = 16;
@@ -24,6 +25,8 @@ pub(crate) struct ClusterSettings {
     pub(crate) away_timeout: Duration,
     /// Clients that a drain disconnects per second.
     pub(crate) drain_rate: u32,
+    /// Whether another node keeps a copy of the durable sessions of this one.
+    pub(crate) standby: StandbyUse,
     /// Where people and programs reach the HTTP API of this node.
     pub(crate) api_url: Option<String>,
     pub(crate) servers: ClusterServers,
@@ -121,6 +124,7 @@ pub(super) fn finish_cluster(draft: &mut ConfigDraft) -> Option<ClusterSettings>
         start_timeout: Duration::from_secs(written.start_timeout_s.into()),
         away_timeout: Duration::from_secs(written.away_timeout_s.into()),
         drain_rate: written.drain_rate,
+        standby: written.standby,
         api_url: written.api_url,
         servers,
     })

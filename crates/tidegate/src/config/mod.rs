@@ -28,6 +28,7 @@ mod settings_table;
 mod settings_view;
 mod simulation_settings;
 mod sources;
+mod standby_use;
 #[cfg(test)]
 mod tests;
 mod tls_files;
@@ -48,3 +49,4 @@ pub(crate) use reference::{markdown, toml_template};
 pub(crate) use runtime_settings::RuntimeSettings;
 pub(crate) use simulation_settings::SimulationSettings;
 pub(crate) use sources::{ConfigSources, FlagValue, load};
+pub(crate) use standby_use::StandbyUse;

@@ -151,10 +151,48 @@ fn summary(status: &Value) -> String {
             "drain     {disconnected} clients of this node were disconnected"
         ));
     }
+    lines.extend(standby_lines(&status["standby"]));
     if status["is_complete"] == false {
         lines.push("problem   the subscriptions of some members are not known yet".to_owned());
     }
     lines.join("\n") + "\n"
+}
+
+/// The copy of the sessions of the node, and those of other nodes that it adopts.
+fn standby_lines(standby: &Value) -> Vec<String> {
+    let node = clean(standby["node"].as_str().unwrap_or("?"));
+    let state = match standby["state"].as_str() {
+        Some("no_standby") => {
+            "none; nobody adopts the sessions of this node when it fails".to_owned()
+        }
+        Some("copying") => format!("{node} is receiving the sessions of this node"),
+        Some("current") => format!("{node} adopts the sessions of this node when it fails"),
+        Some("removing_standby") => {
+            "lost; answers to clients wait until the cluster knows that".to_owned()
+        }
+        Some("examining") => {
+            "not known; answers to clients wait until the cluster can be asked".to_owned()
+        }
+        Some("adopted") => format!("{node} has adopted the sessions of this node"),
+        _ => return Vec::new(),
+    };
+    let mut lines = vec![format!("standby   {state}")];
+    if let Some(error) = standby["last_error"].as_str() {
+        lines.push(format!("standby   {}", clean(error)));
+    }
+    for copy in standby["copies"].as_array().into_iter().flatten() {
+        let of = clean(copy["node"].as_str().unwrap_or("?"));
+        let adoption = &copy["adoption"];
+        if let (Some(done), Some(all)) = (
+            adoption["processed_sessions"].as_u64(),
+            adoption["sessions"].as_u64(),
+        ) {
+            lines.push(format!(
+                "adoption  {done} of {all} sessions of {of} are processed"
+            ));
+        }
+    }
+    lines
 }
 
 fn row(member: &Value) -> Value {
@@ -211,6 +249,10 @@ mod tests {
         broken["nats"]["state"] = json!("disconnected");
         broken["nats"]["managed"] =
             json!({"is_running": false, "last_error": "ended", "restarts": 2});
+        broken["standby"] = json!({
+            "state": "removing_standby", "node": null, "last_error": "it cannot\nbe reached",
+            "copies": [{"node": "node-3", "adoption": {"processed_sessions": 10, "sessions": 20}}]
+        });
         broken["drain"] = json!({"since_ms": 0, "disconnected": 3});
         broken["objects"] = json!({"is_synchronized": false, "error": "no majority"});
         let text = summary(&broken);
@@ -221,6 +263,9 @@ mod tests {
             "subscriptions of some members",
             "cannot be changed now: no majority\n",
             "drain     3 clients of this node were disconnected\n",
+            "standby   lost; answers to clients wait until the cluster knows that\n",
+            "standby   it cannot\u{fffd}be reached\n",
+            "adoption  10 of 20 sessions of node-3 are processed\n",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -13,6 +13,7 @@ mod cluster_commands;
 mod cluster_drain;
 mod cluster_objects;
 mod cluster_pulls;
+mod cluster_standby;
 mod damage;
 pub(crate) mod data_dir;
 mod device_events;

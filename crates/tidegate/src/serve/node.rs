@@ -361,7 +361,8 @@ async fn start_broker(
         .with(Arc::new(RelayHooks(services.relay.service.clone())))
         .with(Arc::new(allocator::MemoryReleaseHooks));
     let store = config.store.is_some().then(|| services.store.clone());
-    let (settings, attachment) = (config.broker.clone(), cluster.map(NodeCluster::start));
+    let settings = config.broker.clone();
+    let attachment = cluster.map(NodeCluster::start).transpose()?;
     // Waits for the other nodes.
     let started = run_blocking("starting the shards", move || {
         Broker::start_in_cluster(settings, hooks, store, attachment)

@@ -1,5 +1,7 @@
 //! The node as a member of a cluster: connects the node router of the broker with the other nodes over NATS.
 
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -31,7 +33,8 @@ use hooks::MetricFamily;
 use relay::RelayService;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
-use store::Store;
+use standby::{SESSION_COPY_KIND, SessionCopies, SessionCopiesParts};
+use store::{Store, StoreConfig};
 use tokio::runtime::{Handle, Runtime};
 
 use super::blocking_stage::run_blocking;
@@ -39,12 +42,15 @@ use super::cluster_commands::ClusterCommands;
 use super::cluster_drain::NodeDrain;
 use super::cluster_objects::{self, ClusterReplication, NodeObjects};
 use super::cluster_pulls::{self, ClusterReadings, LeasedTurn};
-use crate::config::{ClusterServers, ClusterSettings, Config, ManagedServer};
+use super::cluster_standby::{BrokerSessions, standby_metrics, standby_status};
+use crate::config::{ClusterServers, ClusterSettings, Config, ManagedServer, StandbyUse};
 
 /// Threads for the messages between nodes. HTTP has its own ones, so that neither delays the other.
 const CLUSTER_THREADS: usize = 2;
 /// A member that is silent for so long counts as unreachable.
 const LEASE: Duration = Duration::from_secs(5);
+/// Time for which a node that starts waits for the others before it adopts sessions of which it has copies.
+const RETURN_TIME: Duration = Duration::from_secs(15);
 /// Received messages between nodes that wait for the router of the broker; no more are read above this size.
 const MAX_RECEIVED_BYTES: usize = 64 << 20;
 /// Subject of requests that the API executes, see [`api::answer_node_request`].
@@ -79,6 +85,11 @@ struct NodeClusterState {
     objects: Arc<ReplicatedObjects>,
     drain: Arc<NodeDrain>,
     pull_lease: Arc<ClusterLease>,
+    sessions: Arc<BrokerSessions>,
+    /// Where copies of the sessions of other nodes are, and the settings of their stores.
+    copies: (PathBuf, StoreConfig),
+    /// Whether the store has all of the sessions of this node, so that a standby can copy them.
+    has_stored_sessions: bool,
     /// The threads that exchange the devices and their attributes.
     record_threads: std::sync::Mutex<Vec<std::thread::JoinHandle<()>>>,
     store: Store,
@@ -94,6 +105,7 @@ struct BrokerObserver {
     requests: Arc<NodeRequests>,
     devices: Arc<RecordReplication>,
     attributes: Arc<RecordReplication>,
+    session_copies: SessionCopies,
     drain: Arc<NodeDrain>,
     reporter: OnceLock<Arc<Reporter>>,
     broker: OnceLock<BrokerHandle>,
@@ -107,6 +119,7 @@ impl PeerNodeObserver for BrokerObserver {
         self.requests.peer_up(peer, node);
         self.devices.peer_up(peer);
         self.attributes.peer_up(peer);
+        self.session_copies.peer_up(peer, node);
     }
 
     fn peer_down(&self, peer: PeerNodeId, reason: DownReason) {
@@ -115,6 +128,8 @@ impl PeerNodeObserver for BrokerObserver {
         self.requests.peer_down(peer);
         self.devices.peer_down(peer);
         self.attributes.peer_down(peer);
+        self.session_copies
+            .peer_down(peer, reason == DownReason::Left);
     }
 
     fn message(&self, peer: PeerNodeId, message: Bytes) {
@@ -122,6 +137,7 @@ impl PeerNodeObserver for BrokerObserver {
         match kind {
             DEVICE_RECORDS_KIND => self.devices.receive(peer, message),
             ATTRIBUTE_RECORDS_KIND => self.attributes.receive(peer, message),
+            SESSION_COPY_KIND => self.session_copies.receive(peer, message),
             FIRST_REQUEST_KIND.. => self.requests.receive(peer, &message),
             _ => self.inbox.message(index_of(peer), message),
         }
@@ -335,6 +351,7 @@ impl NodeCluster {
             requests: NodeRequests::new(RequestLimits::default()),
             devices: RecordReplication::new(DEVICE_RECORDS_KIND),
             attributes: RecordReplication::new(ATTRIBUTE_RECORDS_KIND),
+            session_copies: SessionCopies::default(),
             drain: drain.clone(),
             reporter: OnceLock::new(),
             broker: OnceLock::new(),
@@ -368,6 +385,8 @@ impl NodeCluster {
             Arc::new(NodeObjects(store.objects().downgrade())),
             move || format!("{:016x}{:016x}", random_number(), random_number()),
         );
+        let sessions = BrokerSessions::new(observer.inbox.clone(), runtime.handle().clone());
+        let copies = config.data_dir.join("standby");
         Ok(Some(Self {
             shared: Arc::new(NodeClusterState {
                 settings,
@@ -376,6 +395,9 @@ impl NodeCluster {
                 objects,
                 drain,
                 pull_lease,
+                sessions: Arc::new(sessions),
+                copies: (copies, config.store.clone().unwrap_or_default()),
+                has_stored_sessions: config.store.is_some() && config.queue.is_none(),
                 record_threads: std::sync::Mutex::default(),
                 store: store.clone(),
                 fabric,
@@ -432,8 +454,13 @@ impl NodeCluster {
     }
 
     /// Takes part in the cluster from now on.
-    pub(super) fn start(&self) -> ClusterAttachment {
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub(super) fn start(&self) -> anyhow::Result<ClusterAttachment> {
         if let Some(runtime) = &*self.runtime() {
+            // First, so that it is told of all nodes.
+            self.start_session_copies(runtime.handle())?;
             let _entered = runtime.enter();
             let requests = &self.shared.observer.requests;
             requests.attach(self.send_message(), runtime.handle().clone());
@@ -448,13 +475,58 @@ impl NodeCluster {
             let objects = self.shared.store.objects();
             objects.set_replication(Arc::new(replication));
         }
-        ClusterAttachment {
+        Ok(ClusterAttachment {
             node_name: self.shared.settings.node.as_str().into(),
             transport: Arc::new(ClusterTransport(self.shared.node.clone())),
             inbox: self.shared.observer.inbox.clone(),
             start_timeout: self.shared.settings.start_timeout,
             away_timeout: self.shared.settings.away_timeout,
-        }
+        })
+    }
+
+    /// Copies the sessions of this node to its standby, and keeps copies of those of other nodes.
+    fn start_session_copies(&self, runtime: &Handle) -> anyhow::Result<()> {
+        let shared = &self.shared;
+        let (directory, copy_config) = shared.copies.clone();
+        let parts = SessionCopiesParts {
+            node: shared.settings.node.clone(),
+            store: shared.store.clone(),
+            directory,
+            copy_config,
+            objects: shared.fabric.objects(),
+            send: self.send_message(),
+            owner: shared.sessions.clone(),
+            runtime: runtime.clone(),
+            can_keep_copies: shared.has_stored_sessions,
+            random: random_number,
+            start_delay: RETURN_TIME,
+            is_wanted: self.wants_standby(),
+        };
+        let started = shared.observer.session_copies.start(parts);
+        started.context("cannot start a thread for the copies of sessions")
+    }
+
+    /// Whether this node wants a standby now.
+    fn wants_standby(&self) -> Box<dyn Fn() -> bool + Send> {
+        let shared = Arc::downgrade(&self.shared);
+        // A server that fails later is known to exist.
+        let had_three_servers = AtomicBool::new(false);
+        Box::new(move || {
+            let Some(shared) = shared.upgrade() else {
+                return false;
+            };
+            let is_safe = || {
+                let has_three_servers = shared.fabric.copies() >= 3;
+                had_three_servers.fetch_or(has_three_servers, Ordering::Relaxed)
+                    || has_three_servers
+            };
+            match shared.settings.standby {
+                _ if !shared.has_stored_sessions => false,
+                StandbyUse::Always => true,
+                StandbyUse::Never => false,
+                StandbyUse::Auto => is_safe(),
+            }
+        })
     }
 
     /// Waits until this node has the configuration objects of the cluster, for a limited time.
@@ -471,6 +543,7 @@ impl NodeCluster {
     /// Reports the load of this broker to the other nodes, and answers their requests.
     pub(super) fn set_broker(&self, broker: BrokerHandle, relay: RelayService) {
         self.shared.drain.set_broker(broker.clone());
+        self.shared.sessions.set_broker(broker.clone());
         let requests = &self.shared.observer.requests;
         requests.set_handler(Arc::new(BrokerRequests {
             broker: broker.clone(),
@@ -547,6 +620,14 @@ impl NodeCluster {
         let Some(runtime) = self.runtime().take() else {
             return;
         };
+        // Its threads use the runtime.
+        let this = self.clone();
+        run_blocking("stopping the copies of sessions", move || {
+            this.shared.sessions.stop();
+            this.shared.observer.session_copies.stop();
+        })
+        .await
+        .unwrap_or_else(|error| tracing::error!(%error, "the copies of sessions are not stopped"));
         let this = self.clone();
         let leaving = runtime.spawn(async move {
             this.shared.pull_lease.release().await;
@@ -623,7 +704,7 @@ impl NodeCluster {
             .map(|member| member.queued_bytes)
             .sum();
         let messages = &status.messages;
-        vec![
+        let mut families = vec![
             MetricFamily::gauge(
                 "cluster_connected",
                 "1 while the NATS servers can be used.",
@@ -674,13 +755,17 @@ impl NodeCluster {
                 "Frames between nodes that were lost and sent again.",
                 messages.lost_frames,
             ),
-        ]
+        ];
+        families.extend(standby_metrics(
+            &self.shared.observer.session_copies.status(),
+        ));
+        families
     }
 }
 
 async fn connect(
     settings: &ClusterSettings,
-    directory: std::path::PathBuf,
+    directory: PathBuf,
 ) -> anyhow::Result<(NatsFabric, Option<ManagedNats>)> {
     let (nats, managed) = match &settings.servers {
         ClusterServers::External(nats) => ((**nats).clone(), None),
@@ -700,7 +785,7 @@ async fn connect(
 async fn start_server(
     settings: &ClusterSettings,
     server: &ManagedServer,
-    directory: std::path::PathBuf,
+    directory: PathBuf,
 ) -> anyhow::Result<ManagedNats> {
     let managed = ManagedNatsSettings {
         program: server.program.clone(),
@@ -830,6 +915,7 @@ impl ClusterBackend for NodeCluster {
             messages: self.counters(),
             objects: self.objects_status(),
             drain: shared.drain.status(),
+            standby: standby_status(shared.observer.session_copies.status()),
         }
     }
 
@@ -868,6 +954,18 @@ impl ClusterBackend for NodeCluster {
             }
             if known.is_some_and(|known| known.is_reachable) {
                 return Err(ClusterChangeError::Reachable);
+            }
+            let names = members.iter().map(|info| info.member.node.clone());
+            let names: Vec<_> = names.chain([self.shared.settings.node.clone()]).collect();
+            let (this, evicted) = (self.clone(), name.clone());
+            let cancelled = tokio::task::spawn_blocking(move || {
+                let copies = &this.shared.observer.session_copies;
+                copies.cancel_adoptions(&evicted, &names)
+            });
+            match cancelled.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(ClusterChangeError::Unavailable(error)),
+                Err(error) => return Err(ClusterChangeError::Unavailable(error.to_string())),
             }
             let unavailable =
                 |error: ClusterError| ClusterChangeError::Unavailable(error.to_string());

@@ -77,7 +77,7 @@ impl NodeRouter {
         }
     }
 
-    fn push_to_node(
+    pub(super) fn push_to_node(
         &mut self,
         slot: u8,
         view: &MessageView<'_>,
@@ -100,6 +100,42 @@ impl NodeRouter {
         self.counts.messages_sent += 1;
         if node.batch.size() >= BATCH_BYTES {
             self.send_batch(slot);
+        }
+    }
+
+    /// Sends a message to a node for the sessions that it has adopted from another one.
+    pub(super) fn push_for_adopted(
+        &mut self,
+        slot: u8,
+        view: &MessageView<'_>,
+        adopted_from: &str,
+        touched: &mut BatchRecipients,
+    ) {
+        let Some(node) = &mut self.nodes[usize::from(slot)] else {
+            return;
+        };
+        node.batch.push_for_adopted(view, adopted_from);
+        node.confirm = true;
+        touched.nodes |= 1 << slot;
+        self.counts.messages_sent += 1;
+        if node.batch.size() >= BATCH_BYTES {
+            self.send_batch(slot);
+        }
+    }
+
+    /// Passes a message to the sessions that this node has adopted from another one.
+    pub(super) fn push_to_adopted_here(
+        &mut self,
+        view: &MessageView<'_>,
+        adopted_from: &str,
+        touched: &mut BatchRecipients,
+    ) {
+        let mut shards = self.local.match_topic(view.topic).0.remote_shards;
+        touched.shards |= shards;
+        while shards != 0 {
+            let shard = shards.trailing_zeros() as u16;
+            shards &= shards - 1;
+            self.queues.push_for_adopted(shard, view, adopted_from);
         }
     }
 
@@ -175,6 +211,10 @@ impl NodeRouter {
         for crossing in batch.iter() {
             let view = &crossing.view;
             self.counts.messages_received += 1;
+            if let Some(node) = crossing.adopted_from {
+                self.push_to_adopted_here(view, node, &mut touched);
+                continue;
+            }
             match &crossing.member {
                 _ if crossing.is_retained_copy => {
                     // One shard for each topic, so that the log has the versions of a topic in their order.

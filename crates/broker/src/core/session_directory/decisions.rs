@@ -12,7 +12,9 @@ use crate::core::tables::TableIx as _;
 impl SessionDirectory {
     pub(super) fn decide(&mut self, claim: SessionClaim) {
         // The sender may know already, or still, other nodes than this one.
-        if !self.is_settled || self.owner_of(&claim.client_id).is_some() {
+        // While its own sessions are withheld, this node does not know them as registered.
+        let is_withheld = self.is_withholding && claim.from.holder().is_some();
+        if !self.is_settled || is_withheld || self.owner_of(&claim.client_id).is_some() {
             self.waiting_claims.push(claim);
             return;
         }

@@ -20,3 +20,4 @@ mod relay_backlog;
 mod scaling;
 mod shards;
 mod sim;
+mod successions;

@@ -12,7 +12,10 @@ use mqtt::{
     SubscriptionOptions, Version,
 };
 
+use store::QueueSummary;
+
 use crate::config::{BindAddress, BrokerLimits, ListenerConfig};
+use crate::core::adoption::{AdoptedSession, AdoptionBegin};
 use crate::core::connection::ConnectionPhase;
 use crate::core::directory::NodeDirectory;
 use crate::core::node::{NodeListener, NodeState};
@@ -82,6 +85,7 @@ pub(super) fn node(
         }),
         server_reference: None,
         is_draining: AtomicBool::new(false),
+        are_sessions_held: AtomicBool::new(false),
         metrics: (0..shards)
             .map(|_| Arc::new(ShardMetrics::default()))
             .collect(),
@@ -145,6 +149,46 @@ impl Sim {
             subscriptions: Vec::new(),
             queue: None,
         });
+        self.collect();
+    }
+
+    /// Adopts a durable session without queued messages, with a subscription of QoS 2, from the node `from`.
+    pub(super) fn adopt_session(
+        &mut self,
+        shard: usize,
+        from: &str,
+        client_id: &str,
+        filter: &str,
+    ) {
+        let record = SessionRecord {
+            number: 3,
+            version: Version::V5,
+            connected: true,
+            clean_start: false,
+            bridge: false,
+            expiry_s: 3600,
+            created_ms: 1,
+            disconnected_ms: 0,
+            username: None,
+            will: None,
+        };
+        let mut bytes = Vec::new();
+        record.write(&mut bytes);
+        let session = AdoptedSession {
+            client_id: client_id.into(),
+            record: bytes.into(),
+            subscriptions: vec![(filter.into(), SubscriptionOptions::new(QoS::ExactlyOnce), 0)],
+            queue: QueueSummary::default(),
+        };
+        let shard = match self.shards[shard].begin_adoption(from, &session) {
+            AdoptionBegin::OtherShard(other) => usize::from(other),
+            _ => shard,
+        };
+        let begun = self.shards[shard].begin_adoption(from, &session);
+        let AdoptionBegin::Begun { number } = begun else {
+            panic!("the session is not adopted: {begun:?}");
+        };
+        assert!(self.shards[shard].finish_adoption(from, number, session, self.now_ms));
         self.collect();
     }
 

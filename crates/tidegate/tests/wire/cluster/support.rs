@@ -34,9 +34,19 @@ impl Cluster {
         Some(Self::start(nats_or_skip()?, "tidegate", count))
     }
 
+    /// Nodes with standbys, although there is one NATS server only.
+    pub(super) fn start_with_standbys_or_skip(count: usize) -> Option<Cluster> {
+        let sets = ["cluster.standby=always"];
+        Some(Self::start_with(nats_or_skip()?, "tidegate", count, &sets))
+    }
+
     /// Starts the nodes at the same time and waits until each reaches all others.
     pub(super) fn start(nats: Arc<TestServer>, name: &str, count: usize) -> Cluster {
-        let spawn = |number| spawn_node(&nats, name, number);
+        Self::start_with(nats, name, count, &[])
+    }
+
+    fn start_with(nats: Arc<TestServer>, name: &str, count: usize, sets: &[&str]) -> Cluster {
+        let spawn = |number| spawn_node(&nats, name, number, sets);
         let mut nodes: Vec<Node> = (1..=count).map(spawn).collect();
         for node in &mut nodes {
             node.wait_until_it_listens()
@@ -58,7 +68,7 @@ impl Cluster {
     }
 }
 
-fn spawn_node(nats: &TestServer, name: &str, number: usize) -> Node {
+fn spawn_node(nats: &TestServer, name: &str, number: usize, more: &[&str]) -> Node {
     let folder = temporary_directory();
     let password: PathBuf = folder.join("nats.password");
     std::fs::write(&password, PASSWORD).unwrap();
@@ -71,7 +81,8 @@ fn spawn_node(nats: &TestServer, name: &str, number: usize) -> Node {
         // Messages cross shards and nodes, without a thread per core in each node.
         "node.shards=2".to_owned(),
     ];
-    let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let sets = sets.iter().map(String::as_str).chain(more.iter().copied());
+    let arguments: Vec<&str> = sets.flat_map(|set| ["--set", set]).collect();
     Node::spawn(folder, &arguments, "")
 }
 

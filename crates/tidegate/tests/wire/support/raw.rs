@@ -62,6 +62,13 @@ impl Raw {
         Self::over(stream, version)
     }
 
+    /// As [`Raw::open_address`]; `None` if nobody listens.
+    pub fn try_open_address(address: &str, version: u8) -> Option<Raw> {
+        let stream = TcpStream::connect(address).ok()?;
+        stream.set_nodelay(true).ok()?;
+        Some(Self::over(stream, version))
+    }
+
     pub fn over(mut stream: impl Stream + 'static, version: u8) -> Raw {
         stream.set_timeouts(DEADLINE);
         Raw {

@@ -1,0 +1,322 @@
+//! Sessions that this node adopts from the copy of another node's store, and those that it abandons because another node
+//! has adopted them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mqtt::{ReasonCode, SubscriptionOptions};
+use store::{QueueEntry, QueueSummary, StateKind};
+
+use super::connection::CloseReason;
+use super::directory::SessionClaim;
+use super::dispatch::Dispatch;
+use super::inspection::{ScanStep, ShardScan};
+use super::message::Message;
+use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
+use super::records::{self, SessionRecord};
+use super::routing::deliver_locally;
+use super::session_filter::SessionFilter;
+use super::shard::Shard;
+use super::tables::{SessionIx, TableIx as _};
+use crate::metrics::Metric;
+use hooks::MessageView;
+
+/// Sessions abandoned in one turn.
+const SESSIONS_PER_STEP: usize = 256;
+
+/// A session of another node, without its queue.
+pub(crate) struct AdoptedSession {
+    pub(crate) client_id: Box<str>,
+    /// A [`SessionRecord`], with the number that the session had at the other node.
+    pub(crate) record: Box<[u8]>,
+    pub(crate) subscriptions: Vec<(Box<str>, SubscriptionOptions, u32)>,
+    pub(crate) queue: QueueSummary,
+}
+
+/// What became of the begin of an adoption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AdoptionBegin {
+    /// The number of the session in the store of this node; 0: it has no queue.
+    Begun { number: u64 },
+    /// This node has a session of the client, or the record of the session cannot be read.
+    Skipped,
+    /// A client with this id waits for its session at another shard, which has to adopt it.
+    OtherShard(u16),
+}
+
+impl Shard {
+    /// Messages for the sessions that are adopted from a node may arrive from now on.
+    pub(crate) fn expect_adopted_messages(&mut self, from: &str) {
+        self.adopted.entry(from.into()).or_default();
+    }
+
+    /// Begins to adopt a session.
+    pub(crate) fn begin_adoption(&mut self, from: &str, session: &AdoptedSession) -> AdoptionBegin {
+        let record = SessionRecord::read(&session.record);
+        match self.node.directory.shard_of(&session.client_id) {
+            Some(shard) if shard != self.id => return AdoptionBegin::OtherShard(shard),
+            _ => {}
+        }
+        if let Some(&known) = self.by_client_id.get(&*session.client_id) {
+            let number = self.delivery.sessions[known].store_number;
+            if let Some(record) = record.filter(|_| number != 0) {
+                // It may have been adopted before this node was started again.
+                let numbers = self.adopted.entry(from.into()).or_default();
+                Arc::make_mut(numbers).insert(number, record.number);
+            }
+            return AdoptionBegin::Skipped;
+        }
+        let (Some(record), Some(journal)) = (record, &mut self.delivery.journal) else {
+            tracing::error!(
+                client_id = &*session.client_id,
+                "session record of another node could not be decoded; session skipped"
+            );
+            return AdoptionBegin::Skipped;
+        };
+        let number = match record.number {
+            0 => 0,
+            _ => journal.next_unique_number(),
+        };
+        AdoptionBegin::Begun { number }
+    }
+
+    /// Writes messages of the queue of a session, in order.
+    pub(crate) fn write_adopted_messages(&mut self, number: u64, entries: &[QueueEntry]) {
+        if let Some(journal) = &mut self.delivery.journal
+            && number != 0
+        {
+            for entry in entries {
+                journal.copy_entry(number, entry);
+            }
+        }
+    }
+
+    /// Adopts a session whose messages are written. It counts as begun at `since_ms`: after the session of the other node, if
+    /// that returns, and before those that clients have begun since. False if the client has got another session here meanwhile, or
+    /// there is no room for one. The messages are deleted then.
+    pub(crate) fn finish_adoption(
+        &mut self,
+        from: &str,
+        number: u64,
+        session: AdoptedSession,
+        since_ms: u64,
+    ) -> bool {
+        let is_adopted = self.insert_adopted(from, number, session, since_ms);
+        if !is_adopted
+            && number != 0
+            && let Some(journal) = &mut self.delivery.journal
+        {
+            journal.end_session(number);
+        }
+        is_adopted
+    }
+
+    fn insert_adopted(
+        &mut self,
+        from: &str,
+        number: u64,
+        session: AdoptedSession,
+        since_ms: u64,
+    ) -> bool {
+        let Some(record) = SessionRecord::read(&session.record) else {
+            return false;
+        };
+        let before = record.number;
+        let record = SessionRecord { number, ..record };
+        let mut bytes = Vec::with_capacity(session.record.len() + 8);
+        record.write(&mut bytes);
+        let claim = self.node.directory.claim(&session.client_id, self.id);
+        if !matches!(claim, SessionClaim::ThisShard(_))
+            || self.by_client_id.contains_key(&*session.client_id)
+        {
+            return false;
+        }
+        if self.node.directory.sessions.load(Relaxed) >= self.limits.max_sessions {
+            if !self.pending_claims.contains_key(&*session.client_id) {
+                self.node.directory.release(&session.client_id, self.id);
+            }
+            tracing::error!(
+                client_id = &*session.client_id,
+                node = from,
+                "limits.max_sessions reached; session of another node skipped"
+            );
+            return false;
+        }
+        let Some(journal) = &mut self.delivery.journal else {
+            return false;
+        };
+        for &packet_id in &session.queue.received {
+            journal.restore_packet_id(number, packet_id);
+        }
+        let key = records::session_key(&session.client_id, number);
+        journal.put(StateKind::Sessions, &key, &bytes);
+        if number != 0 {
+            for (filter, options, identifier) in &session.subscriptions {
+                let (mut key, mut value) = (Vec::new(), Vec::new());
+                records::subscription_key(number, filter, &mut key);
+                records::put_subscription(*options, *identifier, &mut value);
+                journal.put(StateKind::Subscriptions, &key, &value);
+            }
+            let numbers = self.adopted.entry(from.into()).or_default();
+            Arc::make_mut(numbers).insert(number, before);
+        }
+        self.restore_session_since(
+            &RecoveredSession {
+                client_id: session.client_id,
+                record: bytes.into(),
+                subscriptions: session.subscriptions,
+                queue: (number != 0).then_some(session.queue),
+            },
+            Some(since_ms),
+        );
+        true
+    }
+
+    /// Adopts a message published to `$delayed/...` at another node.
+    pub(crate) fn adopt_delayed(&mut self, due_ms: u64, message: Message) {
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        let number = journal.next_unique_number();
+        let key = records::delayed_key(due_ms, number);
+        let body = records::message_bytes(&message.view());
+        journal.put(StateKind::Delayed, &key, &body);
+        self.restore_delayed(RecoveredDelayedMessage {
+            due_ms,
+            number,
+            message,
+        });
+    }
+
+    /// Delivers a message to the sessions that were adopted from a node, and to no others.
+    pub(crate) fn deliver_to_adopted(&mut self, from: &str, dispatch: &mut Dispatch<'_>) {
+        self.deliver_to_adopted_of_shard(from, (0, 0), dispatch);
+    }
+
+    /// Delivers a message that was between two shards of a node to the sessions that were adopted from the second one.
+    pub(crate) fn deliver_adopted_link(
+        &mut self,
+        from: &str,
+        (shards, to): (u16, u16),
+        view: &MessageView<'_>,
+        member: Option<(&str, &str)>,
+    ) {
+        let mut dispatch = Dispatch::new(view, None);
+        dispatch.is_exactly_once = true;
+        match member {
+            None => self.deliver_to_adopted_of_shard(
+                from,
+                (u64::from(shards), u64::from(to)),
+                &mut dispatch,
+            ),
+            // Exactly one shard chooses the member.
+            Some((filter, group)) if self.id == 0 => {
+                let group =
+                    (self.tree.find(filter)).and_then(|filter| self.tree.find_group(filter, group));
+                if let Some(group) = group {
+                    self.deliver_to_group(group, &mut dispatch);
+                }
+            }
+            Some(_) => {}
+        }
+        self.close_pending_connections();
+    }
+
+    fn deliver_to_adopted_of_shard(
+        &mut self,
+        from: &str,
+        (shards, shard): (u64, u64),
+        dispatch: &mut Dispatch<'_>,
+    ) {
+        let filter = match self.adopted.get(from).cloned() {
+            Some(numbers) => SessionFilter::Adopted {
+                numbers,
+                shards,
+                shard,
+            },
+            // This node was started again since: it is better that some get the message twice.
+            None => SessionFilter::Durable,
+        };
+        let (set, filters) = self.tree.match_topic(dispatch.view.topic);
+        self.delivery.session_filter = Some(filter);
+        deliver_locally(&mut self.delivery, set, filters, dispatch);
+        self.delivery.session_filter = None;
+    }
+
+    /// Forgets which sessions were adopted from a node: no message is addressed to them any more.
+    pub(crate) fn forget_adoption(&mut self, from: &str) {
+        self.adopted.remove(from);
+    }
+
+    /// Forgets all delayed messages, because another node has adopted them.
+    pub(crate) fn abandon_delayed(&mut self) {
+        for (due_ms, bytes, number) in self.timers.take_delayed() {
+            self.node.directory.release_delayed(bytes);
+            self.metrics().sub(Metric::DelayedMessages, 1);
+            if number != 0
+                && let Some(journal) = &mut self.delivery.journal
+            {
+                let key = records::delayed_key(due_ms, number);
+                journal.delete(StateKind::Delayed, &key);
+            }
+        }
+    }
+
+    /// Closes all connections with answers that wait for a log, without these answers.
+    pub(crate) fn close_held_connections(&mut self) {
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        let held = journal.take_held_connections();
+        self.close_without_answers(
+            held,
+            "another node has adopted the sessions of this one; what was not acknowledged is not stored",
+        );
+    }
+}
+
+/// Ends all durable sessions, some in each turn, because another node has adopted them. Their wills are not published
+/// here. Counts them.
+#[derive(Default)]
+pub(crate) struct AbandonScan {
+    next: usize,
+    count: u64,
+}
+
+impl ShardScan for AbandonScan {
+    type ScanResult = u64;
+
+    fn step(mut self, shard: &mut Shard) -> ScanStep<Self> {
+        if self.next == 0 {
+            shard.close_held_connections();
+            shard.abandon_delayed();
+        }
+        let end = shard.delivery.sessions.end_position();
+        let mut to_end = Vec::new();
+        let mut examined = 0;
+        while examined < SESSIONS_PER_STEP && self.next < end {
+            examined += 1;
+            let at = SessionIx::from_position(self.next);
+            self.next += 1;
+            let Some(session) = shard.delivery.sessions.get_mut(at) else {
+                continue;
+            };
+            // Sessions without a number have only a will, which the other node has published.
+            if session.store_number != 0 || session.connection.is_none() {
+                session.will = None;
+                to_end.push(at);
+            }
+        }
+        shard.is_abandoning_sessions = true;
+        for at in to_end {
+            self.count += 1;
+            let why = CloseReason::new(ReasonCode::SESSION_TAKEN_OVER, "taken_over");
+            shard.terminate_session(at, why);
+        }
+        shard.is_abandoning_sessions = false;
+        match self.next < end {
+            true => ScanStep::Continue(self),
+            false => ScanStep::Done(self.count),
+        }
+    }
+}

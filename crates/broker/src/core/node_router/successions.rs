@@ -1,0 +1,266 @@
+//! Successions: a node adopts the durable sessions of another one that has failed.
+//!
+//! The standby of a node reports that it is about to adopt its sessions when the node cannot be reached any more. Until
+//! it has done so, all nodes keep the filters of the failed node, and what it has not confirmed. Then they send these
+//! messages to the standby, for the adopted sessions only: its other sessions have got theirs.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use hooks::MessageView;
+use mqtt::QoS;
+
+use super::{BatchRecipients, NodeRouter};
+use crate::core::node_messages::{self, SuccessionState};
+use crate::core::peer_node::RemoteNode;
+use crate::core::peer_node_ix::PeerNodeIx;
+use crate::core::succession::{SessionHold, Succession, Successor};
+use crate::core::tables::TableIx as _;
+
+/// Time between two reports of a standby.
+const REPORT_INTERVAL_MS: u64 = 1000;
+/// A standby that has not reported for so long does not adopt the sessions.
+const REPORT_TIMEOUT_MS: u64 = 5000;
+
+/// Time for which a node that was not reachable is told that sessions were adopted.
+const ADOPTED_REPORT_MS: u64 = 60_000;
+
+impl NodeRouter {
+    /// This node is, or is no longer, the standby of another one, and may adopt its sessions when it cannot be reached.
+    pub(crate) fn set_standby_for(&mut self, node: &str, is_standby: bool) {
+        let has_changed = match is_standby {
+            true => self.standby_for.insert(node.into()),
+            false => self.standby_for.remove(node),
+        };
+        if has_changed {
+            self.report_succession(node, SuccessionState::of_standby(is_standby));
+        }
+    }
+
+    /// Whether another node may adopt the sessions of a node.
+    pub(super) fn has_standby(&self, node: &str) -> bool {
+        self.standbys.contains_key(node)
+    }
+
+    /// This node begins to adopt the sessions of another one. Clients wait for their sessions until it has ended.
+    pub(crate) fn begin_succession(&mut self, node: &str) {
+        let succession = Succession {
+            successor: Successor::ThisNode,
+            reported_ms: self.now_ms,
+        };
+        self.successions.insert(node.into(), succession);
+        self.sessions.hold_restore(self.now_ms);
+        self.report_succession(node, SuccessionState::Begun);
+    }
+
+    /// This node has adopted the sessions of another one, or will not do so.
+    pub(crate) fn end_succession(&mut self, node: &str, is_adopted: bool) {
+        let known = self.successions.get(node);
+        if known.is_none_or(|known| known.successor != Successor::ThisNode) {
+            return;
+        }
+        self.successions.remove(node);
+        // The other nodes learn of the filters of the adopted sessions before they send messages for them.
+        self.send_announcements();
+        let state = match is_adopted {
+            true => SuccessionState::Adopted,
+            false => SuccessionState::Cancelled,
+        };
+        self.report_succession(node, state);
+        match is_adopted {
+            true => {
+                self.adopted_nodes.insert(node.into(), self.now_ms);
+                self.redirect(node, Successor::ThisNode, true);
+            }
+            false => self.resume_returned(node),
+        }
+        self.check_restored();
+    }
+
+    /// The sessions that this node has stored may be at another one, or are not.
+    pub(crate) fn hold_sessions(&mut self, hold: SessionHold) {
+        let are_held = hold != SessionHold::Released;
+        self.node.are_sessions_held.store(are_held, Relaxed);
+        self.sessions.withhold_registrations(are_held, self.now_ms);
+        self.is_restore_held = hold == SessionHold::Held;
+        match self.is_restore_held {
+            true => self.sessions.hold_restore(self.now_ms),
+            false => self.check_restored(),
+        }
+    }
+
+    /// Registers the sessions of this node with the other ones, if all are known.
+    pub(super) fn check_restored(&mut self) {
+        let is_own = |succession: &Succession| succession.successor == Successor::ThisNode;
+        if self.are_shards_restored()
+            && !self.is_restore_held
+            && !self.successions.values().any(is_own)
+        {
+            self.sessions.finish_restore();
+        }
+    }
+
+    /// What waits for a node that has returned while its sessions were to be adopted is sent to it, if nobody has done so.
+    fn resume_returned(&mut self, node: &str) {
+        let (lost, connected) = self.slots_of(node);
+        if let Some(&returned) = connected.first() {
+            for slot in lost {
+                self.give_up_to(slot, Some(Successor::Returned(returned)));
+            }
+        }
+    }
+
+    /// The slots of a node that cannot be reached, and of one that can.
+    fn slots_of(&self, node: &str) -> (Vec<u8>, Vec<u8>) {
+        let slots = |is_lost: bool| {
+            let nodes = self.nodes.iter().enumerate();
+            let of_node = nodes.filter(move |(_, known)| {
+                let is_named = |known: &RemoteNode| *known.name == *node;
+                let known = known.as_deref().filter(|known| is_named(known));
+                known.is_some_and(|known| known.peer.is_none() == is_lost)
+            });
+            of_node.map(|(slot, _)| slot as u8).collect()
+        };
+        (slots(true), slots(false))
+    }
+
+    fn report_succession(&mut self, node: &str, state: SuccessionState) {
+        let peers = self.peers.iter().enumerate();
+        for (position, _) in peers.filter(|(_, peer)| peer.is_some()) {
+            let message = node_messages::encode_succession(state, node);
+            let to = PeerNodeIx::from_position(position);
+            self.outgoing.push((to, message));
+        }
+    }
+
+    pub(super) fn handle_succession(
+        &mut self,
+        from: PeerNodeIx,
+        state: SuccessionState,
+        node: &str,
+    ) {
+        let successor = Successor::Peer(from);
+        match state {
+            SuccessionState::Begun => {
+                let reported_ms = self.now_ms;
+                let succession = Succession {
+                    successor,
+                    reported_ms,
+                };
+                self.successions.insert(node.into(), succession);
+            }
+            SuccessionState::Adopted | SuccessionState::AdoptedBefore => {
+                self.successions.remove(node);
+                self.redirect(node, successor, state == SuccessionState::Adopted);
+            }
+            SuccessionState::Standby => {
+                self.standbys.insert(node.into(), from);
+            }
+            SuccessionState::NoStandby => {
+                if self.standbys.get(node) == Some(&from) {
+                    self.standbys.remove(node);
+                }
+            }
+            SuccessionState::Cancelled => {
+                self.successions.remove(node);
+                self.resume_returned(node);
+            }
+        }
+    }
+
+    /// A node cannot be reached any more. It may return in time, and say what it has adopted.
+    pub(super) fn remove_successor(&mut self, peer: PeerNodeIx) {
+        self.standbys.retain(|_, standby| *standby != peer);
+        for succession in self.successions.values_mut() {
+            if succession.successor == Successor::Peer(peer) {
+                succession.successor = Successor::Unreachable;
+            }
+        }
+    }
+
+    /// Tells a node that can be reached again what this one has adopted.
+    pub(super) fn report_successions(&mut self, to: PeerNodeIx) {
+        let own = self.successions.iter();
+        let own = own.filter(|(_, succession)| succession.successor == Successor::ThisNode);
+        for (node, _) in own {
+            let message = node_messages::encode_succession(SuccessionState::Begun, node);
+            self.outgoing.push((to, message));
+        }
+        for node in &self.standby_for {
+            let message = node_messages::encode_succession(SuccessionState::Standby, node);
+            self.outgoing.push((to, message));
+        }
+        for node in self.adopted_nodes.keys() {
+            let message = node_messages::encode_succession(SuccessionState::AdoptedBefore, node);
+            self.outgoing.push((to, message));
+        }
+    }
+
+    /// Lets time pass; returns whether there are successions.
+    pub(super) fn tick_successions(&mut self) -> bool {
+        let now_ms = self.now_ms;
+        self.adopted_nodes
+            .retain(|_, adopted_ms| now_ms < *adopted_ms + ADOPTED_REPORT_MS);
+        let (mut due, mut ended) = (Vec::new(), Vec::new());
+        for (node, succession) in &mut self.successions {
+            match succession.successor {
+                Successor::ThisNode if now_ms >= succession.reported_ms + REPORT_INTERVAL_MS => {
+                    succession.reported_ms = now_ms;
+                    due.push(node.clone());
+                }
+                Successor::ThisNode => {}
+                _ if now_ms >= succession.reported_ms + REPORT_TIMEOUT_MS => {
+                    ended.push(node.clone());
+                }
+                _ => {}
+            }
+        }
+        for node in ended {
+            self.successions.remove(&node);
+            self.resume_returned(&node);
+        }
+        for node in due {
+            self.report_succession(&node, SuccessionState::Begun);
+        }
+        !self.successions.is_empty()
+    }
+
+    /// Sends what a node has not confirmed to the node that has adopted its sessions. `is_new`: it has done so just now, so
+    /// that this concerns the failed node also if it can be reached from here.
+    fn redirect(&mut self, node: &str, successor: Successor, is_new: bool) {
+        let (lost, connected) = self.slots_of(node);
+        for &slot in &lost {
+            self.give_up_to(slot, Some(successor));
+        }
+        if lost.is_empty() && is_new {
+            // The failed node can be reached from here; what it confirms from now on is not stored by its standby.
+            for &slot in &connected {
+                self.redirect_unlogged(slot, successor);
+            }
+        }
+    }
+
+    /// Sends a message to the adopted sessions of a node.
+    pub(super) fn send_to_adopted(
+        &mut self,
+        successor: Successor,
+        node: &str,
+        view: &MessageView<'_>,
+        touched: &mut BatchRecipients,
+    ) {
+        if view.qos == QoS::AtMostOnce {
+            self.counts.dropped_behind += 1;
+            return;
+        }
+        match successor {
+            Successor::Peer(peer) => {
+                let Some(slot) = self.peers[peer.position()].as_ref().map(|peer| peer.slot) else {
+                    return;
+                };
+                self.push_for_adopted(slot, view, node, touched);
+            }
+            Successor::ThisNode => self.push_to_adopted_here(view, node, touched),
+            Successor::Returned(slot) => self.push_to_node(slot, view, None, touched),
+            Successor::Unreachable => {}
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The standby of a node adopts its sessions when the node fails, and gets the messages that were for them.
+
+use mqtt::{Packet, PacketType, QoS, ReasonCode};
+
+use super::cluster_sim::{ClusterSim, name, packets, payloads};
+use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
+use crate::core::succession::SessionHold;
+
+/// A cluster of three nodes. The second one is the standby of the first, which has failed; it had the durable session
+/// `client`. The third one has published a message for it.
+struct FailedNode {
+    cluster: ClusterSim,
+    near: SimConnection,
+    publisher: SimConnection,
+}
+
+fn connack(cluster: &mut ClusterSim, connection: SimConnection) -> Option<(ReasonCode, bool)> {
+    packets(
+        &cluster.nodes[2].peek_bytes(connection),
+        |packet| match packet {
+            Packet::ConnAck(connack) => Some((connack.code, connack.session_present)),
+            _ => None,
+        },
+    )
+}
+
+/// Whether messages wait for the session `client` of a node.
+fn has_messages(node: &Sim) -> bool {
+    let mut sessions = node.shards.iter().filter_map(|shard| {
+        let &at = shard.by_client_id.get("client")?;
+        Some(&shard.delivery.sessions[at])
+    });
+    sessions.any(|session| session.outbound.is_some())
+}
+
+impl FailedNode {
+    fn new(seed: u64) -> Self {
+        let mut cluster = ClusterSim::new(3, 2, seed, true);
+        cluster.nodes[1].with_router(|router| router.set_standby_for(&name(0), true));
+        let mut client = cluster.connect(0, 0, "client", false);
+        cluster.nodes[0].subscribe(&mut client, "a/+", QoS::ExactlyOnce);
+        let mut near = cluster.connect(1, 0, "near", true);
+        cluster.nodes[1].subscribe(&mut near, "a/#", QoS::ExactlyOnce);
+        let mut publisher = cluster.connect(2, 0, "publisher", true);
+        cluster.settle();
+        // The others notice it one after the other.
+        cluster.is_silent.push(0);
+        let first = 1 + seed as usize % 2;
+        cluster.separate(0, first);
+        cluster.nodes[2].publish(&mut publisher, "a/b", b"during", QoS::AtLeastOnce, 5);
+        cluster.settle();
+        cluster.separate(0, 3 - first);
+        cluster.settle();
+        cluster.is_silent.clear();
+        Self {
+            cluster,
+            near,
+            publisher,
+        }
+    }
+
+    fn is_acknowledged(&mut self) -> bool {
+        self.cluster.nodes[2].has(self.publisher, PacketType::PubAck)
+    }
+}
+
+#[test]
+fn messages_for_a_failed_node_reach_the_sessions_that_its_standby_adopts() {
+    for seed in 0..20 {
+        let mut failed = FailedNode::new(700 + seed);
+        assert!(!failed.is_acknowledged(), "seed {seed}");
+        // Longer than a node is kept that nobody succeeds.
+        for _ in 0..4 {
+            failed.cluster.pass(AWAY_TIMEOUT_MS);
+        }
+        assert!(!failed.is_acknowledged(), "seed {seed}");
+        let waiting = failed.cluster.nodes[2].connect(1, "client", false);
+        failed.cluster.pass(500);
+        assert_eq!(connack(&mut failed.cluster, waiting), None, "seed {seed}");
+        let standby = &mut failed.cluster.nodes[1];
+        standby.adopt_session(seed as usize % 2, &name(0), "client", "a/+");
+        failed.cluster.settle();
+        assert!(!failed.is_acknowledged(), "seed {seed}");
+        failed.cluster.nodes[1].with_router(|router| router.end_succession(&name(0), true));
+        failed.cluster.settle();
+        assert!(failed.is_acknowledged(), "seed {seed}");
+        // The client that waited gets its session, and the message.
+        assert_eq!(
+            connack(&mut failed.cluster, waiting),
+            Some((ReasonCode::SUCCESS, true)),
+            "seed {seed}"
+        );
+        assert!(has_messages(&failed.cluster.nodes[1]), "seed {seed}");
+        // The other subscriber of the standby has got it from the publisher's node.
+        let got = payloads(&mut failed.cluster.nodes[1], &mut failed.near);
+        assert_eq!(got, [b"during".to_vec()], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_standby_that_adopts_nothing_leaves_the_sessions_to_the_node() {
+    let mut failed = FailedNode::new(800);
+    failed.cluster.nodes[1].with_router(|router| router.end_succession(&name(0), false));
+    failed.cluster.settle();
+    failed.cluster.pass(AWAY_TIMEOUT_MS + 100);
+    assert!(
+        failed.is_acknowledged(),
+        "nothing waits for the node any more"
+    );
+    let new = failed.cluster.nodes[2].connect(1, "client", false);
+    failed.cluster.pass(2500);
+    assert_eq!(
+        connack(&mut failed.cluster, new),
+        Some((ReasonCode::SUCCESS, false))
+    );
+}
+
+#[test]
+fn a_standby_that_fails_as_well_is_not_waited_for() {
+    let mut failed = FailedNode::new(810);
+    failed.cluster.separate(1, 2);
+    failed.cluster.pass(AWAY_TIMEOUT_MS + 100);
+    failed.cluster.pass(AWAY_TIMEOUT_MS + 100);
+    assert!(failed.is_acknowledged());
+}
+
+#[test]
+fn a_node_that_returns_while_its_sessions_are_adopted_does_not_get_their_messages() {
+    for seed in 0..20 {
+        let mut failed = FailedNode::new(820 + seed);
+        failed.cluster.nodes[0].with_router(|router| router.hold_sessions(SessionHold::Held));
+        failed.cluster.join(0, 2);
+        failed.cluster.settle();
+        assert!(!failed.is_acknowledged(), "seed {seed}");
+        let standby = &mut failed.cluster.nodes[1];
+        standby.adopt_session(0, &name(0), "client", "a/+");
+        failed.cluster.nodes[1].with_router(|router| router.end_succession(&name(0), true));
+        failed.cluster.settle();
+        assert!(failed.is_acknowledged(), "seed {seed}");
+        assert!(failed.cluster.nodes[1].has_session("client"));
+    }
+}
+
+#[test]
+fn the_sessions_of_a_node_that_are_held_are_not_announced() {
+    let mut cluster = ClusterSim::new(2, 1, 900, true);
+    cluster.nodes[0].with_router(|router| router.hold_sessions(SessionHold::Held));
+    cluster.nodes[0].restore_session("client");
+    cluster.settle();
+    cluster.separate(0, 1);
+    cluster.join(0, 1);
+    cluster.settle();
+    // Another node has adopted it.
+    cluster.nodes[1].restore_session("client");
+    cluster.settle();
+    assert!(cluster.nodes[0].has_session("client"));
+    assert!(cluster.nodes[1].has_session("client"));
+    cluster.nodes[0].terminate("client");
+    cluster.settle();
+    cluster.nodes[0].with_router(|router| router.hold_sessions(SessionHold::Released));
+    cluster.settle();
+    assert!(!cluster.nodes[0].has_session("client"));
+    assert!(cluster.nodes[1].has_session("client"));
+}
+
+/// Otherwise the clients would get new sessions, and lose what is queued for them.
+#[test]
+fn sessions_that_are_withheld_while_the_nodes_change_are_not_given_to_others() {
+    let mut cluster = ClusterSim::new(3, 1, 910, true);
+    let ids: Vec<String> = (0..20).map(|n| format!("client-{n}")).collect();
+    for id in &ids {
+        let connection = cluster.connect(0, 0, id, false);
+        cluster.nodes[0].drop_connection(connection);
+    }
+    cluster.settle();
+    cluster.nodes[0].with_router(|router| router.hold_sessions(SessionHold::Withheld));
+    cluster.separate(0, 1);
+    cluster.separate(1, 2);
+    cluster.settle();
+    for _ in 0..6 {
+        cluster.pass(500);
+    }
+    let waiting: Vec<_> = ids
+        .iter()
+        .map(|id| cluster.nodes[2].connect(0, id, false))
+        .collect();
+    cluster.settle();
+    for &connection in &waiting {
+        assert_eq!(connack(&mut cluster, connection), None);
+    }
+    cluster.nodes[0].with_router(|router| router.hold_sessions(SessionHold::Released));
+    cluster.settle();
+    for connection in waiting {
+        assert_eq!(
+            connack(&mut cluster, connection),
+            Some((ReasonCode::SUCCESS, true))
+        );
+    }
+}
+
+/// A node that was started again gets what others have kept for it, which must not pass its sessions by.
+#[test]
+fn messages_that_arrive_before_the_sessions_are_restored_wait_for_them() {
+    let mut cluster = ClusterSim::new(2, 2, 920, true);
+    let mut publisher = cluster.connect(1, 0, "publisher", true);
+    cluster.nodes[0] = Sim::in_cluster(&name(0), 2, 7, true);
+    cluster.separate(0, 1);
+    cluster.join(0, 1);
+    cluster.settle();
+    // The subscriber is restored on the first shard, before the second one has restored its sessions.
+    cluster.nodes[0].adopt_session(0, "an earlier run", "client", "a/+");
+    cluster.settle();
+    cluster.nodes[1].publish(&mut publisher, "a/b", b"early", QoS::AtLeastOnce, 5);
+    cluster.settle();
+    assert!(!cluster.nodes[1].has(publisher, PacketType::PubAck));
+    cluster.nodes[0].finish_restore();
+    cluster.settle();
+    assert!(cluster.nodes[1].has(publisher, PacketType::PubAck));
+    assert!(has_messages(&cluster.nodes[0]));
+}
