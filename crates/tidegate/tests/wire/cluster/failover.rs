@@ -191,3 +191,31 @@ fn sessions_of_a_killed_node_continue_at_its_standby() {
     );
     assert_eq!(drain(&mut mourner), [""; 0], "the will comes once");
 }
+
+#[test]
+fn sessions_of_a_node_that_stops_in_order_continue_at_its_standby() {
+    let Some(mut cluster) = Cluster::start_with_standbys_or_skip(3) else {
+        return;
+    };
+    wait_for_standby(&cluster.nodes[0]);
+    let (topic, id) = (unique("stop/"), unique("s"));
+    let mut client = Raw::connect(&cluster.nodes[0], &durable(&id));
+    client.subscribe(&topic, 1);
+    client.disconnect();
+    let mut publisher = Raw::client(&cluster.nodes[1], 5);
+    publisher.publish_qos1(&topic, "before", 1);
+    cluster.nodes[0].terminate(Duration::from_secs(30));
+    publisher.send_publish(&Publish::new(&topic, "during").qos(1, 2));
+    wait_for_ack(&mut publisher, kind::PUBACK);
+    let (mut client, connack) = reconnect(&cluster.nodes[2], &durable(&id));
+    assert!(connack.session_present);
+    assert_eq!(drain(&mut client), ["before", "during"]);
+    client.cut();
+    // A start within the time would have kept the sessions there; now they stay.
+    cluster.nodes[0].start_again();
+    cluster.wait_until_connected();
+    publisher.publish_qos1(&topic, "after", 3);
+    let (mut client, connack) = reconnect(&cluster.nodes[0], &durable(&id));
+    assert!(connack.session_present);
+    assert_eq!(drain(&mut client), ["after"]);
+}
