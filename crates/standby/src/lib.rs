@@ -9,17 +9,17 @@
 //! writes its own name into the record before it adopts anything. One of both writes fails, so that no acknowledged message is
 //! lost, and no clock is involved.
 //!
-//! [`SessionCopies`] runs a thread for the sessions of this node (`source.rs`) and one for the copies of others (`target.rs`).
+//! [`SessionCopies`] runs a thread for the sessions of this node (`copy_sender.rs`) and one for the copies of others (`copy_receiver.rs`).
 
+mod copy_receiver;
+mod copy_sender;
 mod inputs;
 mod kept_copy;
 mod message;
 mod outgoing_copy;
 mod owner;
 mod record;
-mod source;
 mod status;
-mod target;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -31,10 +31,10 @@ use cluster::{ClusterObjects, NodeName, PeerNodeId, SendMessage};
 use store::{Store, StoreConfig};
 use tokio::runtime::Handle;
 
+use copy_receiver::{CopyReceiver, CopyReceiverParts};
+use copy_sender::{CopySender, CopySenderParts};
 use inputs::{Input, Inputs};
 use record::StandbyRecords;
-use source::{Source, SourceParts};
-use target::{Target, TargetParts};
 
 pub use message::SESSION_COPY_KIND;
 pub use owner::{AdoptionProgress, SessionHold, SessionOwner};
@@ -68,8 +68,8 @@ pub struct SessionCopiesParts {
 /// [`receive`](Self::receive), in order; these never block and send nothing themselves.
 #[derive(Default)]
 pub struct SessionCopies {
-    source_inputs: Arc<Inputs>,
-    target_inputs: Arc<Inputs>,
+    sender_inputs: Arc<Inputs>,
+    receiver_inputs: Arc<Inputs>,
     own_status: Arc<Mutex<OwnCopyStatus>>,
     status: Arc<Mutex<StandbyStatus>>,
     records: OnceLock<StandbyRecords>,
@@ -90,8 +90,8 @@ impl SessionCopies {
         let shared_send = |send: Arc<SendMessage>| -> SendMessage {
             Box::new(move |peer, message| send(peer, message))
         };
-        let source = Source::new(
-            SourceParts {
+        let sender = CopySender::new(
+            CopySenderParts {
                 node: parts.node.clone(),
                 store: parts.store.clone(),
                 records: records.clone(),
@@ -102,10 +102,10 @@ impl SessionCopies {
                 is_wanted: parts.is_wanted,
                 status: self.own_status.clone(),
             },
-            self.source_inputs.clone(),
+            self.sender_inputs.clone(),
         );
-        let target = Target::new(
-            TargetParts {
+        let receiver = CopyReceiver::new(
+            CopyReceiverParts {
                 node: parts.node,
                 directory: parts.directory,
                 config: parts.copy_config,
@@ -116,37 +116,37 @@ impl SessionCopies {
                 can_keep_copies: parts.can_keep_copies,
                 status: self.status.clone(),
             },
-            self.target_inputs.clone(),
+            self.receiver_inputs.clone(),
         );
-        let inputs = self.source_inputs.clone();
+        let inputs = self.sender_inputs.clone();
         parts.store.watch_log(Box::new(move || inputs.wake()));
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let threads = [
-            named("standby-source").spawn(move || source.run())?,
-            named("standby-copies").spawn(move || target.run())?,
+            named("standby-sender").spawn(move || sender.run())?,
+            named("standby-receiver").spawn(move || receiver.run())?,
         ];
         self.threads().extend(threads);
         Ok(())
     }
 
     pub fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
-        for inputs in [&self.source_inputs, &self.target_inputs] {
+        for inputs in [&self.sender_inputs, &self.receiver_inputs] {
             inputs.push(Input::Up(peer, node.clone()));
         }
     }
 
     /// `has_left`: the node has left the cluster.
     pub fn peer_down(&self, peer: PeerNodeId, has_left: bool) {
-        for inputs in [&self.source_inputs, &self.target_inputs] {
+        for inputs in [&self.sender_inputs, &self.receiver_inputs] {
             inputs.push(Input::Down(peer, has_left));
         }
     }
 
     /// A message whose first byte is [`SESSION_COPY_KIND`].
     pub fn receive(&self, peer: PeerNodeId, message: Bytes) {
-        let inputs = match source::is_for_source(&message) {
-            true => &self.source_inputs,
-            false => &self.target_inputs,
+        let inputs = match copy_sender::is_for_sender(&message) {
+            true => &self.sender_inputs,
+            false => &self.receiver_inputs,
         };
         inputs.push(Input::Message(peer, message));
     }
@@ -174,8 +174,8 @@ impl SessionCopies {
 
     /// Ends the threads. What acknowledgements wait for stays unacknowledged. Blocks.
     pub fn stop(&self) {
-        self.source_inputs.stop();
-        self.target_inputs.stop();
+        self.sender_inputs.stop();
+        self.receiver_inputs.stop();
         for thread in std::mem::take(&mut *self.threads()) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the copies of sessions panicked; this is a bug");

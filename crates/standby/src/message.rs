@@ -138,7 +138,7 @@ impl<'a> CopyMessage<'a> {
     }
 
     pub(crate) fn decode(message: &'a [u8]) -> Result<Self, CopyMessageError> {
-        let mut reader = Reader { rest: message };
+        let mut reader = CopyMessageReader { rest: message };
         reader.take(1)?;
         let kind = reader.u8()?;
         let copy = reader.u64()?;
@@ -195,7 +195,7 @@ pub(crate) fn read_state_entries(
     entries: &[u8],
     mut each: impl FnMut(&[u8], &[u8]),
 ) -> Result<(), CopyMessageError> {
-    let mut reader = Reader { rest: entries };
+    let mut reader = CopyMessageReader { rest: entries };
     while !reader.rest.is_empty() {
         let (key_len, value_len) = (reader.u32()? as usize, reader.u32()? as usize);
         let (key, value) = (reader.take(key_len)?, reader.take(value_len)?);
@@ -209,7 +209,7 @@ pub(crate) fn read_state_entries(
 
 /// Appends the records of all frames of a frames message, in order.
 pub(crate) fn read_frames(frames: &[u8], out: &mut Vec<u8>) -> Result<(), CopyMessageError> {
-    let mut reader = Reader { rest: frames };
+    let mut reader = CopyMessageReader { rest: frames };
     while !reader.rest.is_empty() {
         reader.u64()?;
         let len = reader.u32()? as usize;
@@ -218,11 +218,11 @@ pub(crate) fn read_frames(frames: &[u8], out: &mut Vec<u8>) -> Result<(), CopyMe
     Ok(())
 }
 
-struct Reader<'a> {
+struct CopyMessageReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> CopyMessageReader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], CopyMessageError> {
         let (taken, rest) = self
             .rest

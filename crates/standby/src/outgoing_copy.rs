@@ -87,6 +87,12 @@ impl OutgoingCopy {
         }
     }
 
+    /// Sends a message of this copy.
+    pub(crate) fn send_message(&self, body: CopyBody<'_>, send: &SendMessage) {
+        let copy = self.copy;
+        send(self.peer, CopyMessage { copy, body }.encode());
+    }
+
     pub(crate) fn number(&self) -> u64 {
         self.copy
     }
@@ -115,14 +121,7 @@ impl OutgoingCopy {
             }
         }
         let body = CopyBody::Reset;
-        send(
-            self.peer,
-            CopyMessage {
-                copy: self.copy,
-                body,
-            }
-            .encode(),
-        );
+        self.send_message(body, send);
         // Before the state is read, so that later changes of it are in the frames.
         let tail = store.tail_log(None)?;
         self.stage = CopyStage::State(read_state(store, inputs)?, tail);

@@ -14,7 +14,6 @@ use super::inspection::{ScanStep, ShardScan};
 use super::message::Message;
 use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
 use super::records::{self, SessionRecord};
-use super::routing::deliver_locally;
 use super::session_filter::SessionFilter;
 use super::shard::Shard;
 use super::tables::{SessionIx, TableIx as _};
@@ -152,10 +151,7 @@ impl Shard {
         journal.put(StateKind::Sessions, &key, &bytes);
         if number != 0 {
             for (filter, options, identifier) in &session.subscriptions {
-                let (mut key, mut value) = (Vec::new(), Vec::new());
-                records::subscription_key(number, filter, &mut key);
-                records::put_subscription(*options, *identifier, &mut value);
-                journal.put(StateKind::Subscriptions, &key, &value);
+                journal.put_subscription(number, filter, *options, *identifier);
             }
             let numbers = self.adopted.entry(from.into()).or_default();
             Arc::make_mut(numbers).insert(number, before);
@@ -237,10 +233,7 @@ impl Shard {
             // This node was started again since: it is better that some get the message twice.
             None => SessionFilter::Durable,
         };
-        let (set, filters) = self.tree.match_topic(dispatch.view.topic);
-        self.delivery.session_filter = Some(filter);
-        deliver_locally(&mut self.delivery, set, filters, dispatch);
-        self.delivery.session_filter = None;
+        self.deliver_to_some(filter, dispatch);
     }
 
     /// Forgets which sessions were adopted from a node: no message is addressed to them any more.

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hooks::MessageView;
-use mqtt::QoS;
+use mqtt::{QoS, SubscriptionOptions};
 use store::{QueueEntry, QueueFetch, StateKind, StoreBatch};
 
 use super::dispatch::Dispatch;
@@ -363,6 +363,20 @@ impl ShardJournal {
     /// The records under a number no longer belong to a session, but are not deleted yet.
     pub(crate) fn unbind_session(&mut self, number: u64) {
         self.session_by_number.remove(&number);
+    }
+
+    /// Writes a subscription of a durable session; `filter` is as the client has written it.
+    pub(crate) fn put_subscription(
+        &mut self,
+        number: u64,
+        filter: &str,
+        options: SubscriptionOptions,
+        identifier: u32,
+    ) {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        records::subscription_key(number, filter, &mut key);
+        records::put_subscription(options, identifier, &mut value);
+        self.put(StateKind::Subscriptions, &key, &value);
     }
 
     pub(crate) fn put(&mut self, space: StateKind, key: &[u8], value: &[u8]) {

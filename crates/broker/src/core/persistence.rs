@@ -276,10 +276,8 @@ impl Shard {
         if number != 0
             && let Some(journal) = &mut self.delivery.journal
         {
-            let (mut key, mut value) = (Vec::new(), Vec::new());
-            records::subscription_key(number, written, &mut key);
-            records::put_subscription(subscriber.options, subscriber.identifier, &mut value);
-            journal.put(StateKind::Subscriptions, &key, &value);
+            let (options, identifier) = (subscriber.options, subscriber.identifier);
+            journal.put_subscription(number, written, options, identifier);
         }
     }
 
@@ -581,17 +579,15 @@ impl Shard {
         let mut dispatch = Dispatch::new(view, None);
         dispatch.is_exactly_once = true;
         let Some((filter, group)) = member else {
-            let (set, filters) = self.tree.match_topic(view.topic);
             if link.shards == self.shards {
+                let (set, filters) = self.tree.match_topic(view.topic);
                 return deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
             }
-            self.delivery.session_filter = Some(SessionFilter::OfShard {
+            let filter = SessionFilter::OfShard {
                 shards: link.shards.into(),
                 shard: link.to.into(),
-            });
-            deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
-            self.delivery.session_filter = None;
-            return;
+            };
+            return self.deliver_to_some(filter, &mut dispatch);
         };
         // Exactly one shard chooses the member.
         if link.shards == self.shards || self.id == 0 {

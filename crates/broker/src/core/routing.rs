@@ -6,6 +6,7 @@ use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
 use super::delivery::{Delivery, with_publisher};
 use super::dispatch::Dispatch;
 use super::session::SessionMessage;
+use super::session_filter::SessionFilter;
 use super::shard::Shard;
 use super::shard_messages::ShardMessageQueues;
 use super::shared_subscription::{MemberChoice, MemberSelection};
@@ -97,6 +98,14 @@ impl Shard {
             self.packet_buffer = dispatch.into_scratch();
         }
         true
+    }
+
+    /// Delivers to those sessions of this shard with a matching non-shared subscription that `filter` accepts.
+    pub(super) fn deliver_to_some(&mut self, filter: SessionFilter, dispatch: &mut Dispatch<'_>) {
+        let (set, filters) = self.tree.match_topic(dispatch.view.topic);
+        self.delivery.session_filter = Some(filter);
+        deliver_locally(&mut self.delivery, set, filters, dispatch);
+        self.delivery.session_filter = None;
     }
 
     pub(super) fn deliver_to_group(&mut self, group_id: GroupId, dispatch: &mut Dispatch<'_>) {

@@ -61,7 +61,7 @@ struct Portion {
 }
 
 /// The node whose sessions are adopted, and when that began.
-struct Adopted {
+struct AdoptionOrigin {
     node: Box<str>,
     since_ms: u64,
 }
@@ -73,7 +73,7 @@ struct PortionResult {
     elsewhere: Vec<(u16, CopiedSession)>,
 }
 
-fn adopt_portion(shard: &mut Shard, from: &Adopted, portion: Portion) -> PortionResult {
+fn adopt_portion(shard: &mut Shard, from: &AdoptionOrigin, portion: Portion) -> PortionResult {
     let mut result = PortionResult::default();
     for copied in portion.sessions {
         let number = match shard.begin_adoption(&from.node, &copied.session) {
@@ -116,7 +116,7 @@ impl BrokerHandle {
         let recovered = read_copy(copy)?;
         let all = recovered.sessions.len() as u64;
         let mut report = AdoptionReport::default();
-        let from = Arc::new(Adopted {
+        let from = Arc::new(AdoptionOrigin {
             node: from.into(),
             since_ms: self.shared.clock.now_ms(),
         });
@@ -206,7 +206,7 @@ impl BrokerHandle {
     fn submit_portion(
         &self,
         shard: u16,
-        from: &Arc<Adopted>,
+        from: &Arc<AdoptionOrigin>,
         portion: Portion,
     ) -> JoinHandle<Result<PortionResult, AdoptionError>> {
         let (handle, from) = (self.clone(), from.clone());
@@ -219,7 +219,7 @@ impl BrokerHandle {
     async fn finish_portion(
         &self,
         portion: Option<JoinHandle<Result<PortionResult, AdoptionError>>>,
-        from: &Arc<Adopted>,
+        from: &Arc<AdoptionOrigin>,
         report: &mut AdoptionReport,
     ) -> Result<(), AdoptionError> {
         let Some(portion) = portion else {
@@ -250,7 +250,7 @@ impl BrokerHandle {
     /// Delivers the messages that were between two shards of the node.
     async fn deliver_link(
         &self,
-        from: &Arc<Adopted>,
+        from: &Arc<AdoptionOrigin>,
         copy: &Store,
         link: ShardLink,
     ) -> Result<(), AdoptionError> {

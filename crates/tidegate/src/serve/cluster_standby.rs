@@ -87,22 +87,22 @@ pub(super) fn standby_metrics(status: &StandbyStatus) -> Vec<MetricFamily> {
         ),
         MetricFamily::gauge(
             "cluster_standby_unconfirmed_bytes",
-            "Bytes of the message log on their way to the standby.",
+            "Bytes of the message log that were sent to the standby and are not confirmed yet.",
             status.own.unconfirmed_bytes as f64,
         ),
         MetricFamily::counter(
             "cluster_standby_sent_bytes_total",
-            "Bytes of sessions and of the message log sent to standbys.",
+            "Bytes sent to standbys since the start: sessions, and the message log.",
             status.own.sent_bytes,
         ),
         MetricFamily::counter(
             "cluster_adoptions_total",
-            "Nodes whose sessions this one has adopted.",
+            "Failed nodes whose sessions this node has adopted since its start.",
             status.adoptions,
         ),
         MetricFamily::counter(
             "cluster_adopted_sessions_total",
-            "Sessions that this node has adopted from nodes that failed.",
+            "Sessions of failed nodes that this node has adopted since its start.",
             status.adopted_sessions,
         ),
     ]

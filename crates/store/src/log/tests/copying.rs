@@ -48,12 +48,7 @@ fn a_copy_is_complete_when_writing_fails_and_heals() {
             if random.one_in(2) {
                 bench.store.compact();
             }
-            faults.with(|state| match random.below(4) {
-                0 => state.failing_writes = 1 + random.below(4) as u32,
-                1 => state.failing_syncs = 1 + random.below(4) as u32,
-                2 => state.failing_creates = 1 + random.below(3) as u32,
-                _ => {}
-            });
+            faults.fail_next(&mut random);
             if random.one_in(2) {
                 copy_all(&mut tail, &mut copy);
                 // A new reader continues in the same place.

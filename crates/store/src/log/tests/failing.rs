@@ -44,12 +44,7 @@ fn nothing_is_lost_when_writing_fails_and_heals() {
             if random.one_in(2) {
                 bench.store.compact();
             }
-            faults.with(|state| match random.below(4) {
-                0 => state.failing_writes = 1 + random.below(4) as u32,
-                1 => state.failing_syncs = 1 + random.below(4) as u32,
-                2 => state.failing_creates = 1 + random.below(3) as u32,
-                _ => {}
-            });
+            faults.fail_next(&mut random);
             if random.one_in(3) {
                 bench.observer.wait_logged(0, model.number);
                 check_messages(&bench, &model);

@@ -63,6 +63,16 @@ impl Faults {
         what(&mut self.0.lock().unwrap())
     }
 
+    /// Lets some of the next operations of one kind fail, or none.
+    pub(super) fn fail_next(&self, random: &mut Random) {
+        self.with(|state| match random.below(4) {
+            0 => state.failing_writes = 1 + random.below(4) as u32,
+            1 => state.failing_syncs = 1 + random.below(4) as u32,
+            2 => state.failing_creates = 1 + random.below(3) as u32,
+            _ => {}
+        });
+    }
+
     /// Switches the power off; the file with the marks keeps its present content.
     pub(super) fn power_off(&self, marks: &Path) {
         self.with(|state| {

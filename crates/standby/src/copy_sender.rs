@@ -60,7 +60,7 @@ impl Phase {
 }
 
 /// What the thread needs.
-pub(crate) struct SourceParts {
+pub(crate) struct CopySenderParts {
     pub(crate) node: NodeName,
     pub(crate) store: Store,
     pub(crate) records: StandbyRecords,
@@ -74,8 +74,8 @@ pub(crate) struct SourceParts {
 }
 
 /// Keeps a standby current; see [`SessionCopies`](crate::SessionCopies).
-pub(crate) struct Source {
-    parts: SourceParts,
+pub(crate) struct CopySender {
+    parts: CopySenderParts,
     inputs: Arc<Inputs>,
     /// Differs in each run of the node, because frames of an earlier run may have been lost and their numbers used again.
     run: u64,
@@ -91,11 +91,11 @@ pub(crate) struct Source {
     sent_bytes: u64,
 }
 
-impl Source {
+impl CopySender {
     /// Acknowledgements wait from the beginning if another node may have adopted the sessions.
-    pub(crate) fn new(parts: SourceParts, inputs: Arc<Inputs>) -> Self {
+    pub(crate) fn new(parts: CopySenderParts, inputs: Arc<Inputs>) -> Self {
         let may_be_adopted = parts.marker.exists();
-        let mut source = Self {
+        let mut sender = Self {
             run: (parts.random)(),
             parts,
             inputs,
@@ -108,10 +108,10 @@ impl Source {
             sent_bytes: 0,
         };
         if may_be_adopted {
-            source.hold();
-            source.parts.owner.hold_sessions(SessionHold::Held);
+            sender.hold();
+            sender.parts.owner.hold_sessions(SessionHold::Held);
         }
-        source
+        sender
     }
 
     pub(crate) fn run(mut self) {
@@ -269,11 +269,7 @@ impl Source {
         };
         if let Some(failure) = failure {
             let body = CopyBody::Standby { is_standby: false };
-            let message = CopyMessage {
-                copy: copy.number(),
-                body,
-            };
-            (self.parts.send)(copy.peer, message.encode());
+            copy.send_message(body, &self.parts.send);
             self.end_copy(&failure);
         }
     }
@@ -335,11 +331,7 @@ impl Source {
             return self.end_copy(&why);
         }
         let body = CopyBody::Standby { is_standby: true };
-        let message = CopyMessage {
-            copy: copy.number(),
-            body,
-        };
-        (self.parts.send)(copy.peer, message.encode());
+        copy.send_message(body, &self.parts.send);
         if let Phase::Copying { copy, .. } = std::mem::replace(&mut self.phase, Phase::Examining) {
             self.phase = Phase::Confirming(copy);
         }
@@ -574,7 +566,7 @@ fn remove_marker(path: &std::path::Path) -> std::io::Result<()> {
 }
 
 /// Whether a message is one of a standby to its node.
-pub(crate) fn is_for_source(message: &[u8]) -> bool {
+pub(crate) fn is_for_sender(message: &[u8]) -> bool {
     debug_assert_eq!(message.first(), Some(&SESSION_COPY_KIND));
     let body = CopyMessage::decode(message).map(|message| message.body);
     matches!(

@@ -46,7 +46,7 @@ struct Adoption {
     known: KnownRecord,
 }
 
-pub(crate) struct TargetParts {
+pub(crate) struct CopyReceiverParts {
     pub(crate) node: NodeName,
     pub(crate) directory: PathBuf,
     pub(crate) config: StoreConfig,
@@ -59,8 +59,8 @@ pub(crate) struct TargetParts {
 }
 
 /// Keeps copies of the sessions of other nodes; see [`SessionCopies`](crate::SessionCopies).
-pub(crate) struct Target {
-    parts: TargetParts,
+pub(crate) struct CopyReceiver {
+    parts: CopyReceiverParts,
     inputs: Arc<Inputs>,
     names: BTreeMap<PeerNodeId, NodeName>,
     origins: BTreeMap<NodeName, Origin>,
@@ -71,9 +71,9 @@ pub(crate) struct Target {
     started: Instant,
 }
 
-impl Target {
-    pub(crate) fn new(parts: TargetParts, inputs: Arc<Inputs>) -> Self {
-        let mut target = Self {
+impl CopyReceiver {
+    pub(crate) fn new(parts: CopyReceiverParts, inputs: Arc<Inputs>) -> Self {
+        let mut receiver = Self {
             parts,
             inputs,
             names: BTreeMap::new(),
@@ -83,8 +83,8 @@ impl Target {
             adopted_sessions: Arc::default(),
             started: Instant::now(),
         };
-        target.find_copies();
-        target
+        receiver.find_copies();
+        receiver
     }
 
     /// Copies of an earlier run of this node: their nodes may have failed meanwhile.
