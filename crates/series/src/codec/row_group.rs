@@ -463,6 +463,110 @@ mod tests {
         }
     }
 
+    /// A group whose column 1 has a value in the rows that `value` returns one for.
+    fn group<'a>(rows: i64, value: impl Fn(u64) -> Option<PointValue<'a>>) -> Vec<u8> {
+        let mut table = ColumnTable::default();
+        for row in 0..rows {
+            table.begin_row(1_700_000_000_000 + row * 1000 + row % 3);
+            if let Some(value) = value(row as u64) {
+                let column = table.column(KeyId(1), ColumnFacet::Value);
+                table.put(column, Cell::Plain(value));
+            }
+        }
+        table.finish();
+        let mut bytes = Vec::new();
+        encode(&mut bytes, &table, 60_000, &mut Vec::new());
+        bytes
+    }
+
+    /// One group of each kind of column, for the fuzzer.
+    fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+        let texts = [
+            "",
+            "on",
+            "off",
+            "ein l\u{e4}ngerer Text, der nicht in ein Byte passt",
+        ];
+        vec![
+            ("empty", group(0, |_| None)),
+            ("one_row", group(1, |_| Some(PointValue::Int(-1)))),
+            (
+                "booleans",
+                group(40, |row| Some(PointValue::Bool(row % 3 == 0))),
+            ),
+            (
+                "counter",
+                group(40, |row| Some(PointValue::Int(row as i64 * 5))),
+            ),
+            (
+                "integers",
+                group(20, |row| {
+                    Some(PointValue::Int(i64::MIN.rotate_left(row as u32 * 7)))
+                }),
+            ),
+            (
+                "decimals",
+                group(40, |row| {
+                    Some(PointValue::Float((200 + row % 7) as f64 / 10.0))
+                }),
+            ),
+            (
+                "floats",
+                group(20, |row| {
+                    Some(PointValue::Float(f64::from_bits(row << 57 | row)))
+                }),
+            ),
+            (
+                "texts",
+                group(20, |row| {
+                    Some(PointValue::Text(texts[row as usize % texts.len()]))
+                }),
+            ),
+            (
+                "json",
+                group(5, |_| Some(PointValue::Json("{\"a\":[1,2]}"))),
+            ),
+            ("mixed", group(24, |row| Some(value(row * 11, "text")))),
+            (
+                "gaps",
+                group(40, |row| {
+                    (row % 5 == 1).then_some(PointValue::Int(row as i64))
+                }),
+            ),
+        ]
+    }
+
+    /// With `TIDEGATE_WRITE_SEEDS=1`, the seeds are written.
+    #[test]
+    fn the_seeds_of_the_fuzzer_are_groups_and_damaged_ones_do_not_panic() {
+        let folder =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/series_group");
+        let is_writing = std::env::var_os("TIDEGATE_WRITE_SEEDS").is_some();
+        for (name, seed) in seeds() {
+            let path = folder.join(name);
+            if is_writing {
+                std::fs::create_dir_all(&folder).unwrap();
+                std::fs::write(&path, &seed).unwrap();
+            }
+            let stored = std::fs::read(&path).unwrap_or_default();
+            assert!(
+                stored == seed,
+                "{} is out of date: run this test with TIDEGATE_WRITE_SEEDS=1",
+                path.display()
+            );
+            assert!(parse_group(&seed).is_some(), "{name}");
+            let mut damaged = seed.clone();
+            for at in 0..seed.len() {
+                fuzz_decode(&seed[..at]);
+                for byte in [0, 1, 0x7f, 0x80, 0xff, seed[at] ^ 1] {
+                    damaged[at] = byte;
+                    fuzz_decode(&damaged);
+                }
+                damaged[at] = seed[at];
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn groups_round_trip(numbers in proptest::collection::vec((any::<u64>(), any::<u8>()), 1..600), pick in 0..6_u64, text in ".{0,9}") {
