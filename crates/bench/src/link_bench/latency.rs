@@ -10,7 +10,6 @@ use hdrhistogram::Histogram;
 use link::net::{Link, LinkError};
 use link::priority::Priority;
 use link::size_class::{SizeClass, SizeClassTable};
-use tokio::sync::mpsc;
 
 use super::peers::{
     NumberedMessages, ReceiverTotals, accept_links, connect_link, end, loopback_socket,
@@ -50,8 +49,6 @@ enum LatencyCondition {
 
 /// The time when a message was due is at its begin.
 const STAMP_BYTES: usize = 8;
-/// Messages that are due and not yet sent; further ones are due at their time, too.
-const MAX_DUE: usize = 1024;
 
 impl LinkLatencyScenario {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
@@ -157,33 +154,20 @@ async fn send_small(
     origin: Instant,
     end: Instant,
 ) -> anyhow::Result<()> {
-    let mut due_times = due_times(interval, end)?;
-    while let Some(due) = due_times.recv().await {
+    let mut due = Instant::now();
+    while due < end {
+        // Timers of tokio are up to two milliseconds late, and a thread that sleeps needs a core when it is due: with two
+        // cores, both of which a stream saturates, the time would mostly be that of the scheduler of the system.
+        while Instant::now() < due {
+            tokio::task::yield_now().await;
+        }
         let mut payload = vec![0; bytes];
         let at = due.duration_since(origin).as_nanos() as u64;
         payload[..STAMP_BYTES].copy_from_slice(&at.to_le_bytes());
         link.send(Priority::High, Bytes::from(payload)).await?;
+        due += interval;
     }
     Ok(())
-}
-
-/// Yields the times when messages are due, each when it has come. A thread waits for them, because timers of tokio are up
-/// to two milliseconds late.
-fn due_times(interval: Duration, end: Instant) -> anyhow::Result<mpsc::Receiver<Instant>> {
-    let (sender, receiver) = mpsc::channel(MAX_DUE);
-    let wait = move || {
-        let mut due = Instant::now();
-        while due < end {
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            if sender.blocking_send(due).is_err() {
-                return;
-            }
-            due += interval;
-        }
-    };
-    let thread = std::thread::Builder::new().name("bench-due-times".to_owned());
-    thread.spawn(wait).context("cannot start a thread")?;
-    Ok(receiver)
 }
 
 /// Latencies of small messages, or of messages so large that links transfer them as streams.
