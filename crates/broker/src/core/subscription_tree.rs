@@ -147,6 +147,8 @@ pub(crate) struct SubscriptionTree {
     hasher: RandomState,
     cache: HashTable<CachedMatch>,
     cached_targets: usize,
+    /// Bucket of the topic that was found last in the cache: messages of one publisher often follow each other.
+    last_bucket: usize,
     generation: u64,
     /// The wildcard filters of the latest generations, the newest at the end.
     recent_changes: VecDeque<Rc<str>>,
@@ -176,6 +178,7 @@ impl Default for SubscriptionTree {
             hasher: RandomState::default(),
             cache: HashTable::new(),
             cached_targets: 0,
+            last_bucket: 0,
             generation: 0,
             recent_changes: VecDeque::with_capacity(RECENT_CHANGES),
             recent_misses: vec![0; 4096].into_boxed_slice(),
@@ -543,16 +546,22 @@ impl SubscriptionTree {
         &mut self,
         topic: &str,
     ) -> (&MatchSet, &Table<FilterId, FilterEntry>) {
-        let hash = self.hasher.hash_one(topic);
         let generation = self.generation;
         let kept = |cached: &CachedMatch| *cached.topic == *topic;
         // By index, since a reference that leaves the function would prevent a miss from changing the cache.
+        let is_last = |cached: &CachedMatch| cached.generation == generation && kept(cached);
+        if self.cache.get_bucket(self.last_bucket).is_some_and(is_last) {
+            let cached = self.cache.get_bucket(self.last_bucket).expect("seen above");
+            return (&cached.set, &self.filters);
+        }
+        let hash = self.hasher.hash_one(topic);
         if let Some(index) = self.cache.find_bucket_index(hash, kept)
             && self
                 .cache
                 .get_bucket(index)
                 .is_some_and(|cached| cached.generation == generation)
         {
+            self.last_bucket = index;
             let cached = self.cache.get_bucket(index).expect("found above");
             return (&cached.set, &self.filters);
         }
