@@ -1,12 +1,13 @@
 //! Options of the commands that connect, and the link that they open.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
 use link::config::{AckPolicy, LinkConfig};
-use link::net::{ConnectOptions, Link, LinkError, connect};
+use link::durable::FileJournal;
+use link::net::{ConnectOptions, Link, LinkError, connect, connect_with_journal};
 use link::size_class::SizeClassTable;
 use link::wire::handshake::{Credentials, LinkId};
 use link_carriers::{CarrierAddress, CarrierConnector};
@@ -117,7 +118,7 @@ pub(super) fn token(
     Ok(token.filter(|token| !token.is_empty()))
 }
 
-fn read_secret(file: &std::path::Path) -> Result<String, ClientError> {
+fn read_secret(file: &Path) -> Result<String, ClientError> {
     let bytes = password_command::from_file(file)
         .map_err(|error| ClientError::Usage(format!("{error:#}")))?;
     let not_text = |_| ClientError::Usage(format!("{} is not UTF-8 text", file.display()));
@@ -142,6 +143,7 @@ impl LinkCredentialArgs {
 pub(super) struct CommandLink {
     pub(super) link: Link,
     address: String,
+    connect_timeout: Duration,
     give_up_after: Duration,
     last_error: LastError,
 }
@@ -157,6 +159,28 @@ impl LinkConnectArgs {
 
     /// As [`open`](Self::open); messages are acknowledged by this policy.
     pub(super) async fn open_with(self, ack_policy: AckPolicy) -> Result<CommandLink, ClientError> {
+        let link = self.start(ack_policy, None)?;
+        link.wait_connected().await?;
+        Ok(link)
+    }
+
+    /// Begins to connect. What is sent and not acknowledged is stored in this directory, and what an earlier command has
+    /// left there is sent.
+    pub(super) fn open_with_journal(self, dir: &Path) -> Result<CommandLink, ClientError> {
+        let failed = |error| ClientError::Local {
+            what: format!("cannot open the journal {}", dir.display()),
+            error,
+        };
+        std::fs::create_dir_all(dir).map_err(failed)?;
+        let journal = FileJournal::open(dir, LinkId(random_bytes())).map_err(failed)?;
+        self.start(AckPolicy::OnReceipt, Some(journal))
+    }
+
+    fn start(
+        self,
+        ack_policy: AckPolicy,
+        journal: Option<FileJournal>,
+    ) -> Result<CommandLink, ClientError> {
         let address = self.address.to_string();
         let is_encrypted = matches!(
             &self.address,
@@ -182,7 +206,7 @@ impl LinkConnectArgs {
         };
         let limit = Duration::from_secs(self.connect_timeout.into());
         let last_error = LastError::default();
-        let link = connect(LinkId(random_bytes()), options, {
+        let open = {
             let last_error = last_error.clone();
             move || {
                 let (connector, last_error) = (connector.clone(), last_error.clone());
@@ -198,26 +222,35 @@ impl LinkConnectArgs {
                     opened
                 }
             }
-        });
-        let link = CommandLink {
+        };
+        let link = match journal {
+            None => connect(LinkId(random_bytes()), options, open),
+            Some(journal) => connect_with_journal(journal, options, open),
+        };
+        Ok(CommandLink {
             link,
             address,
+            connect_timeout: limit,
             give_up_after: Duration::from_secs(self.give_up_after.into()),
             last_error,
-        };
-        match tokio::time::timeout(limit, link.link.connected()).await {
-            Ok(Ok(())) => Ok(link),
-            Ok(Err(error)) => Err(link.error(error)),
-            Err(_) => Err(ClientError::Unreachable {
-                endpoint: link.address.clone(),
-                reason: link.reason(),
-                hint: "; does `tidegate link serve`, or a node with a link listener, run there?",
-            }),
-        }
+        })
     }
 }
 
 impl CommandLink {
+    /// Waits for the first connection.
+    pub(super) async fn wait_connected(&self) -> Result<(), ClientError> {
+        match tokio::time::timeout(self.connect_timeout, self.link.connected()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.error(error)),
+            Err(_) => Err(ClientError::Unreachable {
+                endpoint: self.address.clone(),
+                reason: self.reason(),
+                hint: "; does `tidegate link serve`, or a node with a link listener, run there?",
+            }),
+        }
+    }
+
     fn reason(&self) -> String {
         let error = self
             .last_error

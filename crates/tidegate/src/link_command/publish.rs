@@ -1,18 +1,23 @@
 //! `tidegate link publish`.
 
-use std::io::Read as _;
+use std::io::{self, BufRead as _, Read as _};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use clap::Args;
 use link::error_code::ErrorCode;
+use link::message::MessageId;
 use link::priority::Priority;
 use link_gateway::exchange::{FileAnswer, FileRequest, Publication, PublicationRejection};
+use tokio::sync::mpsc;
 
-use super::options::{CommandLink, LinkConnectArgs};
+use super::options::{CommandLink, LinkConnectArgs, random_bytes};
 use crate::client::ClientError;
 
 /// Longest message; a node may accept less.
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+/// Lines that are read before the first of them is sent.
+const MAX_READ_LINES: usize = 64;
 
 #[derive(Args)]
 pub(crate) struct LinkPublishArgs {
@@ -22,32 +27,56 @@ pub(crate) struct LinkPublishArgs {
     /// The message; without it, standard input is read
     #[arg(long, short, value_name = "TEXT")]
     message: Option<String>,
+    /// Publish each line of standard input as a message
+    #[arg(long, short, conflicts_with = "message")]
+    lines: bool,
     /// Whether the node retains the message
     #[arg(long, short)]
     retain: bool,
+    /// Store messages in this directory until the node has them. The next command with the same directory sends those that
+    /// a command has left there because it was killed or did not reach the node
+    #[arg(long, value_name = "DIR")]
+    journal: Option<PathBuf>,
     #[command(flatten)]
     connect: LinkConnectArgs,
 }
 
 impl LinkPublishArgs {
     pub(super) async fn run(self) -> Result<(), ClientError> {
-        let payload = match self.message {
-            Some(text) => text.into_bytes(),
-            None => read_input()?,
-        };
         if self.topic.len() > usize::from(u16::MAX) {
             let text = "TOPIC: expected at most 65,535 bytes";
             return Err(ClientError::Usage(text.into()));
         }
-        let mut content = Vec::new();
-        Publication {
-            topic: &self.topic,
-            payload: &payload,
+        let input = match (self.message, self.lines) {
+            (Some(text), _) => PublishInput::One(text.into_bytes()),
+            (None, false) => PublishInput::One(read_input()?),
+            (None, true) => PublishInput::Lines(read_lines()),
+        };
+        let link = match &self.journal {
+            None => self.connect.open().await?,
+            Some(dir) => self.connect.open_with_journal(dir)?,
+        };
+        let mut publisher = LinkPublisher {
+            link: &link,
+            topic: self.topic,
             retain: self.retain,
+            has_journal: self.journal.is_some(),
+            first_sent: None,
+            sent: 0,
+            rejected: 0,
+            last_reason: String::new(),
+        };
+        let published = publisher.publish(input).await;
+        let sent = publisher.sent;
+        if let (Err(error), Some(dir)) = (&published, &self.journal)
+            && error.is_transient()
+        {
+            let dir = dir.display();
+            eprintln!(
+                "messages that the node does not have yet are in {dir}, {sent} of them new; the next command with --journal {dir} sends them"
+            );
         }
-        .encode(&mut content);
-        let link = self.connect.open().await?;
-        link.run(publish(&link, content.into())).await?;
+        published?;
         link.run(async {
             link.link.shut_down(ErrorCode::NONE, "").await;
             Ok(())
@@ -56,49 +85,176 @@ impl LinkPublishArgs {
     }
 }
 
+enum PublishInput {
+    One(Vec<u8>),
+    Lines(mpsc::Receiver<Result<Vec<u8>, ClientError>>),
+}
+
+fn input_error(error: io::Error) -> ClientError {
+    let what = "cannot read standard input".into();
+    ClientError::Local { what, error }
+}
+
+fn too_long(what: &str) -> ClientError {
+    ClientError::Usage(format!(
+        "{what}: expected at most {MAX_MESSAGE_BYTES} bytes; send more as a file"
+    ))
+}
+
 fn read_input() -> Result<Vec<u8>, ClientError> {
-    let failed = |error| ClientError::Local {
-        what: "cannot read standard input".into(),
-        error,
-    };
     let mut content = Vec::new();
-    let mut input = std::io::stdin().lock().take(MAX_MESSAGE_BYTES + 1);
-    input.read_to_end(&mut content).map_err(failed)?;
+    let mut input = io::stdin().lock().take(MAX_MESSAGE_BYTES + 1);
+    input.read_to_end(&mut content).map_err(input_error)?;
     match content.len() as u64 > MAX_MESSAGE_BYTES {
         false => Ok(content),
-        true => Err(ClientError::Usage(format!(
-            "the message: expected at most {MAX_MESSAGE_BYTES} bytes; send more as a file"
-        ))),
+        true => Err(too_long("the message")),
     }
 }
 
-/// Returns when the node has published the message.
-async fn publish(link: &CommandLink, content: Bytes) -> Result<(), ClientError> {
-    let failed = |error| link.error(error);
-    let sent = link.link.send(Priority::Normal, content).await;
-    sent.map_err(failed)?;
-    link.link.flush().await.map_err(failed)?;
-    // The answer follows the rejections of all messages that have been acknowledged.
-    let request = FileRequest {
-        request: 1,
-        names: Vec::new(),
-        resume: false,
-    };
-    let request = serde_json::to_vec(&request).expect("texts and numbers are valid JSON");
-    let sent = link.link.send(Priority::High, request.into()).await;
-    sent.map_err(failed)?;
-    loop {
-        let message = link.link.receive().await.map_err(failed)?;
-        let message = message.payload.into_bytes();
-        if let Ok(PublicationRejection { rejected }) = serde_json::from_slice(&message) {
-            return Err(ClientError::Rejected {
-                what: "the message".into(),
-                reason: rejected.reason,
+/// Lines of standard input, read by a thread of its own: each is sent when it arrives.
+fn read_lines() -> mpsc::Receiver<Result<Vec<u8>, ClientError>> {
+    let (lines, receiver) = mpsc::channel(MAX_READ_LINES);
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        for number in 1_u64.. {
+            let mut line = Vec::new();
+            // One byte for the end of the line.
+            let mut limited = (&mut input).take(MAX_MESSAGE_BYTES + 1);
+            let read = limited.read_until(b'\n', &mut line);
+            let is_last = matches!(read, Ok(0));
+            if line.last() == Some(&b'\n') {
+                line.pop();
+            }
+            let line = match read {
+                Ok(_) if line.len() as u64 > MAX_MESSAGE_BYTES => {
+                    Err(too_long(&format!("line {number}")))
+                }
+                Ok(_) => Ok(line),
+                Err(error) => Err(input_error(error)),
+            };
+            let has_failed = line.is_err();
+            if is_last || lines.blocking_send(line).is_err() || has_failed {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+struct LinkPublisher<'a> {
+    link: &'a CommandLink,
+    topic: String,
+    retain: bool,
+    has_journal: bool,
+    /// The first message of this command, which may follow others of a journal.
+    first_sent: Option<MessageId>,
+    sent: u64,
+    rejected: u64,
+    last_reason: String,
+}
+
+impl LinkPublisher<'_> {
+    /// Returns when the node has published all messages.
+    async fn publish(&mut self, input: PublishInput) -> Result<(), ClientError> {
+        match input {
+            PublishInput::One(payload) => self.send(&payload).await?,
+            PublishInput::Lines(mut lines) => {
+                // A later line may come after hours, so nobody minds how long there is no connection meanwhile.
+                loop {
+                    tokio::select! {
+                        line = lines.recv() => match line {
+                            Some(line) => self.send(&line?).await?,
+                            None => break,
+                        },
+                        message = self.link.link.receive() => {
+                            let message = message.map_err(|error| self.link.error(error))?;
+                            self.handle(message.id, &message.payload.into_bytes());
+                        }
+                    }
+                }
+            }
+        }
+        let link = self.link;
+        link.wait_connected().await?;
+        link.run(self.finish()).await?;
+        match self.rejected {
+            0 => Ok(()),
+            _ => Err(ClientError::Rejected {
+                what: match self.rejected {
+                    1 => "the message".into(),
+                    rejected => format!("{rejected} messages, the last one"),
+                },
+                reason: std::mem::take(&mut self.last_reason),
                 is_passing: false,
-            });
+            }),
         }
-        if serde_json::from_slice::<FileAnswer>(&message).is_ok() {
-            return Ok(());
+    }
+
+    async fn send(&mut self, payload: &[u8]) -> Result<(), ClientError> {
+        let mut content = Vec::new();
+        Publication {
+            topic: &self.topic,
+            payload,
+            retain: self.retain,
         }
+        .encode(&mut content);
+        let link = self.link;
+        let send = async {
+            let sent = link.link.send(Priority::Normal, Bytes::from(content)).await;
+            sent.map_err(|error| link.error(error))
+        };
+        let id = link.run(send).await?;
+        self.first_sent.get_or_insert(id);
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Waits until the node has published or rejected what was sent.
+    async fn finish(&mut self) -> Result<(), ClientError> {
+        let link = &self.link.link;
+        let failed = |error| self.link.error(error);
+        link.flush().await.map_err(failed)?;
+        // The answer follows the rejections of all messages that have been acknowledged. A journal may contain requests
+        // of earlier commands, so the number is not used again.
+        let random = random_bytes();
+        let number = u64::from(u32::from_le_bytes([
+            random[0], random[1], random[2], random[3],
+        ]));
+        let request = FileRequest {
+            request: number,
+            names: Vec::new(),
+            resume: false,
+        };
+        let request = serde_json::to_vec(&request).expect("texts and numbers are valid JSON");
+        let sent = link.send(Priority::High, request.into()).await;
+        sent.map_err(failed)?;
+        loop {
+            let message = link.receive().await.map_err(failed)?;
+            let content = message.payload.into_bytes();
+            self.handle(message.id, &content);
+            if serde_json::from_slice(&content)
+                .is_ok_and(|answer: FileAnswer| answer.request == number)
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reports a rejection.
+    fn handle(&mut self, id: MessageId, content: &[u8]) {
+        if let Ok(PublicationRejection { rejected }) = serde_json::from_slice(content) {
+            self.rejected += 1;
+            let line = (self.first_sent.filter(|_| self.sent > 1))
+                .and_then(|first| (rejected.number + 1).checked_sub(first.number));
+            let message = match line {
+                Some(line) if line > 0 => format!("line {line}"),
+                _ => format!("a message to {:?}", rejected.topic),
+            };
+            if self.sent > 1 || self.has_journal {
+                eprintln!("the node rejected {message}: {}", rejected.reason);
+            }
+            self.last_reason = rejected.reason;
+        }
+        self.link.link.acknowledge(id);
     }
 }

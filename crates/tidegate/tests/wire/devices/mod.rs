@@ -13,6 +13,7 @@ mod import_jobs;
 mod intrusion;
 mod jetlinks;
 mod link;
+mod link_publish;
 mod link_subscriptions;
 mod long_polls;
 mod objects;
