@@ -19,6 +19,7 @@ mod sys_topics;
 pub use broker::Broker;
 pub use config::{MAX_PEER_NODES, MAX_SHARDS};
 pub use core::node_messages::NODE_PROTOCOL;
+pub use core::peer_loss::PeerLoss;
 pub use core::peer_node_ix::PeerNodeIx;
 pub use core::succession::SessionHold;
 pub use handle::{

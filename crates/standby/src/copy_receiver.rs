@@ -21,6 +21,10 @@ use crate::status::{KeptCopyStatus, StandbyStatus};
 const RETRY: Duration = Duration::from_millis(500);
 /// Time after which the sessions of a node that has left are adopted; it may start again.
 const LEFT_DELAY: Duration = Duration::from_secs(5);
+/// Time after which the record of a node that has returned is read again, until the node continues with its copy.
+const RETURN_CHECK: Duration = Duration::from_secs(5);
+/// Time for which clients wait for a node that has taken its sessions back and is not a member again yet.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait of the thread.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -33,8 +37,12 @@ struct Origin {
     pending_run: u64,
     /// Whether this node may be the standby in the record.
     is_standby: bool,
+    /// Whether the node has sent something for its copy since it is reachable.
+    is_continued: bool,
     /// When the sessions are to be adopted, unless the node returns.
     adopt_at: Option<Instant>,
+    /// The sessions are not adopted; clients wait until this time for the node to return with them.
+    return_until: Option<Instant>,
     adoption: Option<Adoption>,
     received_bytes: u64,
 }
@@ -151,6 +159,9 @@ impl CopyReceiver {
             if origin.adopt_at.is_some() {
                 origin.adopt_at = Some(Instant::now());
             }
+            if origin.return_until.take().is_some() {
+                self.parts.owner.end_succession(&node, false);
+            }
         }
     }
 
@@ -165,6 +176,10 @@ impl CopyReceiver {
         };
         if origin.peer == Some(peer) {
             origin.peer = None;
+        }
+        origin.is_continued = false;
+        if origin.return_until.take().is_some() {
+            self.parts.owner.end_succession(&node, false);
         }
         if origin.adoption.is_some() || self.ended.iter().any(|(ended, _)| *ended == node) {
             return;
@@ -220,6 +235,7 @@ impl CopyReceiver {
             )));
         }
         origin.peer = Some(peer);
+        origin.is_continued = true;
         match message.body {
             CopyBody::Begin { .. } if !self.parts.can_keep_copies => {
                 return Err(KeepError::NoStore);
@@ -284,6 +300,12 @@ impl CopyReceiver {
 
     fn step(&mut self) {
         let now = Instant::now();
+        for (node, origin) in &mut self.origins {
+            if origin.return_until.is_some_and(|until| until <= now) {
+                origin.return_until = None;
+                self.parts.owner.end_succession(node, false);
+            }
+        }
         let due: Vec<_> = (self.origins.iter())
             .filter(|(_, origin)| origin.adopt_at.is_some_and(|at| at <= now))
             .map(|(node, _)| node.clone())
@@ -315,21 +337,30 @@ impl CopyReceiver {
             }
         };
         let own = &self.parts.node;
-        let Some(known) = known.filter(|known| Some(known.record.run) == run) else {
-            return self.decline(node);
+        let Some(known) = known else {
+            return self.decline(node, false);
         };
+        if Some(known.record.run) != run {
+            // The node has started again and changed its record, and will be a member in a moment. Until then, clients
+            // that connect elsewhere would get new sessions.
+            let record = &known.record;
+            let is_returning = record.standby.is_none() && record.adopted_by.is_none();
+            return self.decline(node, is_returning);
+        }
         let record = &known.record;
         if record.adopted_by.as_ref() == Some(own) && !record.is_adopted {
             // Continues what was interrupted.
             return self.begin_adoption(node, known);
         }
         if record.standby.as_ref() != Some(own) || record.adopted_by.is_some() {
-            return self.decline(node);
+            return self.decline(node, false);
         }
         let origin = self.origins.get_mut(node);
         if let Some(origin) = origin.filter(|origin| origin.peer.is_some()) {
-            // It has returned before, and keeps its sessions.
-            origin.adopt_at = None;
+            // It has returned before, and keeps its sessions. It may have lost this node, too, and be about to remove it from
+            // the record.
+            let is_continued = origin.is_continued;
+            origin.adopt_at = (!is_continued).then(|| Instant::now() + RETURN_CHECK);
             return self.parts.owner.end_succession(node, false);
         }
         if self.started.elapsed() < self.parts.start_delay {
@@ -366,16 +397,20 @@ impl CopyReceiver {
         }
     }
 
-    /// The copy is not current, and of no use unless it is just being made.
-    fn decline(&mut self, node: &NodeName) {
+    /// The copy is not current, and of no use unless it is just being made. With `is_returning`, clients wait for the node.
+    fn decline(&mut self, node: &NodeName, is_returning: bool) {
         let directory = self.directory(node);
         self.parts.owner.set_standby_for(node, false);
-        self.parts.owner.end_succession(node, false);
         let Some(origin) = self.origins.get_mut(node) else {
-            return;
+            return self.parts.owner.end_succession(node, false);
         };
         origin.adopt_at = None;
         origin.is_standby = false;
+        if origin.peer.is_some() || !is_returning {
+            self.parts.owner.end_succession(node, false);
+        } else {
+            origin.return_until = Some(Instant::now() + RETURN_TIMEOUT);
+        }
         if origin.peer.is_some() {
             return;
         }

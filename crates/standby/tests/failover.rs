@@ -468,6 +468,36 @@ fn a_node_that_was_adopted_while_it_was_separated_acknowledges_nothing_and_ends_
     });
 }
 
+/// A node that has started again changes its record before it is a member.
+#[test]
+fn clients_wait_for_a_node_that_has_taken_its_sessions_back() {
+    let Pair {
+        objects,
+        runtime,
+        directories,
+        a,
+        b,
+    } = Pair::with_current_standby();
+    let old = a.own;
+    let directory = a.kill();
+    let a = TestNode::start("a", directory, &objects, &runtime, true);
+    eventually("the record names no standby", || {
+        a.phase() == CopyPhase::NoStandby
+    });
+    disconnect(&b, old);
+    eventually("the standby declines", || {
+        b.owner.has_called("standby a false")
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!b.owner.has_called("end a false"));
+    connect(&a, &b);
+    eventually("clients wait no longer", || {
+        b.owner.has_called("end a false")
+    });
+    assert!(!b.owner.has_called("adopt a"));
+    drop(directories);
+}
+
 #[test]
 fn a_node_whose_log_has_no_frames_gets_a_standby() {
     let Pair {

@@ -40,6 +40,7 @@ pub(crate) mod outbox;
 mod packet_input;
 pub(crate) mod partial_packet_budget;
 pub(crate) mod partial_packets;
+pub(crate) mod peer_loss;
 mod peer_node;
 pub(crate) mod peer_node_ix;
 mod pending_claims;

@@ -14,7 +14,7 @@ use super::shard_messages::SessionClaimOutcome;
 use super::tunnel::{self, TunnelMessage, TunnelRequest};
 
 /// Version of these messages. Nodes with different versions exchange none.
-pub const NODE_PROTOCOL: u32 = 3;
+pub const NODE_PROTOCOL: u32 = 4;
 
 /// Bytes of announcements in one message, except that one announcement may be larger.
 pub(crate) const ANNOUNCEMENTS_BYTES: usize = 64 << 10;
@@ -154,6 +154,7 @@ const SESSIONS_RESTORING: u8 = 8;
 const CLAIM_GRANTED: u8 = 0;
 const CLAIM_ELSEWHERE: u8 = 1;
 const CLAIM_UNAVAILABLE: u8 = 2;
+const CLAIM_GRANTED_PROVISIONALLY: u8 = 3;
 
 /// Bytes of session messages in one message.
 const SESSIONS_BYTES: usize = 64 << 10;
@@ -333,14 +334,24 @@ fn encode_session_message(message: &SessionMessage, out: &mut BytesMut) {
         } => (SESSION_CLAIM, u8::from(*keep), *request, &**client_id),
         SessionMessage::Claimed { request, outcome } => {
             let (flag, node) = match outcome {
-                SessionClaimOutcome::Granted => (CLAIM_GRANTED, ""),
+                SessionClaimOutcome::Granted {
+                    is_provisional: false,
+                } => (CLAIM_GRANTED, ""),
+                SessionClaimOutcome::Granted {
+                    is_provisional: true,
+                } => (CLAIM_GRANTED_PROVISIONALLY, ""),
                 SessionClaimOutcome::Elsewhere { node } => (CLAIM_ELSEWHERE, &**node),
                 SessionClaimOutcome::Unavailable => (CLAIM_UNAVAILABLE, ""),
             };
             (SESSION_CLAIMED, flag, *request, node)
         }
-        SessionMessage::Register { age_ms, client_id } => {
-            (SESSION_REGISTER, 0, *age_ms, &**client_id)
+        SessionMessage::Register {
+            age_ms,
+            is_provisional,
+            client_id,
+        } => {
+            let flag = u8::from(*is_provisional);
+            (SESSION_REGISTER, flag, *age_ms, &**client_id)
         }
         SessionMessage::Release { client_id } => (SESSION_RELEASE, 0, 0, &**client_id),
         SessionMessage::TakeOver {
@@ -523,7 +534,9 @@ impl<'a> NodeMessageReader<'a> {
             SESSION_CLAIMED => SessionMessage::Claimed {
                 request: number,
                 outcome: match flag {
-                    CLAIM_GRANTED => SessionClaimOutcome::Granted,
+                    CLAIM_GRANTED | CLAIM_GRANTED_PROVISIONALLY => SessionClaimOutcome::Granted {
+                        is_provisional: flag == CLAIM_GRANTED_PROVISIONALLY,
+                    },
                     CLAIM_ELSEWHERE => SessionClaimOutcome::Elsewhere { node: text.into() },
                     CLAIM_UNAVAILABLE => SessionClaimOutcome::Unavailable,
                     other => return Err(NodeMessageError::Kind(other)),
@@ -531,6 +544,7 @@ impl<'a> NodeMessageReader<'a> {
             },
             SESSION_REGISTER => SessionMessage::Register {
                 age_ms: number,
+                is_provisional: is_flag,
                 client_id: text.into(),
             },
             SESSION_RELEASE => SessionMessage::Release {

@@ -20,6 +20,7 @@ use super::interest_snapshot::InterestSnapshot;
 use super::node::NodeState;
 use super::node_batches::{LogRequirement, ReceivedBatches, SentBatches};
 use super::node_messages::{self, NodeMessage, NodeMessageError};
+use super::peer_loss::PeerLoss;
 use super::peer_node::{PeerNode, RemoteNode};
 use super::peer_node_ix::PeerNodeIx;
 use super::retained_store::RetainedStore;
@@ -232,6 +233,7 @@ impl NodeRouter {
             applied: 0,
             announcements: Vec::new(),
             announced: self.sequence,
+            awaits_completion: false,
         }));
         if self.rejecting_shards != 0 {
             let state = node_messages::encode_store_state(true);
@@ -276,6 +278,7 @@ impl NodeRouter {
             batch: CrossShardBatch::default(),
             confirm: false,
             sent: SentBatches::new(self.next_stream),
+            returned_after: None,
         }));
         self.next_stream = self.next_stream.wrapping_add(1).max(1);
         Some((slot as u8, false))
@@ -293,7 +296,7 @@ impl NodeRouter {
             if node.peer.is_some() {
                 continue;
             }
-            if self.successions.contains_key(&node.name) {
+            if self.successions.contains_key(&node.name) || self.has_returned(&node.name) {
                 has_lost_nodes = true;
                 continue;
             }
@@ -307,8 +310,8 @@ impl NodeRouter {
         has_lost_nodes || has_successions || has_transfers || self.sessions.needs_tick()
     }
 
-    /// A node cannot be reached any more. `has_left`: it has left the cluster in order.
-    pub(crate) fn remove_peer(&mut self, index: PeerNodeIx, has_left: bool) {
+    /// A node cannot be reached any more.
+    pub(crate) fn remove_peer(&mut self, index: PeerNodeIx, loss: PeerLoss) {
         self.remove_successor(index);
         let slot = self.peers[index.position()].as_ref().map(|peer| peer.slot);
         let node = slot.and_then(|slot| self.nodes[usize::from(slot)].as_ref());
@@ -320,7 +323,7 @@ impl NodeRouter {
             // Before the others register their sessions anew, so that clients wait for those of the node.
             self.begin_succession(name);
         }
-        self.sessions.remove_peer(index, self.now_ms);
+        self.sessions.remove_peer(index, loss, self.now_ms);
         if let Some(&standby) = name.as_ref().and_then(|name| self.standbys.get(name)) {
             self.sessions.expect_adoption(standby, self.now_ms);
         }
@@ -340,10 +343,10 @@ impl NodeRouter {
         if let Some(node) = &mut self.nodes[usize::from(peer.slot)] {
             node.peer = None;
             node.lost_ms = self.now_ms;
-            node.kept_ms = match has_left {
-                true if !has_standby => 0,
-                true => LEFT_TIMEOUT_MS.min(self.away_timeout_ms),
-                false => self.away_timeout_ms,
+            node.kept_ms = match loss {
+                PeerLoss::Left if !has_standby => 0,
+                PeerLoss::Left => LEFT_TIMEOUT_MS.min(self.away_timeout_ms),
+                PeerLoss::Silent | PeerLoss::Reconnecting => self.away_timeout_ms,
             };
         }
         let kept_ms = self.nodes[usize::from(peer.slot)]
@@ -419,6 +422,7 @@ impl NodeRouter {
             confirm: false,
             // A confirmation of the earlier stream that is still on its way confirms nothing of this one.
             sent: SentBatches::continuing(stream, node.sent.last()),
+            returned_after: None,
         };
         let peer = node.peer;
         let before = std::mem::replace(&mut **node, fresh);
@@ -432,12 +436,21 @@ impl NodeRouter {
     /// Finds other receivers for the messages that a node has not confirmed. What waited for the node waits for them.
     fn pass_on_unlogged(&mut self, slot: u8, mut node: RemoteNode, successor: Option<Successor>) {
         let mut touched = BatchRecipients::default();
-        let unlogged = node.sent.unlogged();
-        let unlogged = unlogged.filter_map(|message| node_messages::decode_own_batch(message));
         let open = std::mem::take(&mut node.batch);
-        for batch in unlogged.chain([open]) {
+        let first = node.sent.last() + 1 - node.sent.unlogged().count() as u64;
+        let unlogged = node
+            .sent
+            .unlogged()
+            .map(|message| node_messages::decode_own_batch(message));
+        let batches = unlogged.chain([Some(open)]);
+        for (number, batch) in (first..).zip(batches) {
+            let Some(batch) = batch else { continue };
+            // The node has got it in its present slot.
+            let is_known = matches!(successor, Some(Successor::Returned(_)))
+                && (node.returned_after).is_some_and(|last| number > last);
             for crossing in batch.iter() {
                 match (&crossing.member, successor) {
+                    (None, Some(_)) if is_known => {}
                     (Some(member), _) => {
                         self.send_to_member(&crossing.view, member, &mut touched);
                     }
@@ -535,6 +548,7 @@ impl NodeRouter {
                 ShardMessage::StoreRejects(rejects) => self.set_store_rejects(from, rejects),
                 ShardMessage::SessionsRestored => {
                     self.restored_shards |= 1 << from;
+                    self.send_completions();
                     self.handle_early_batches();
                     self.check_restored();
                 }
@@ -594,6 +608,10 @@ impl NodeRouter {
                     self.remove_interest(slot, &snapshot);
                 }
                 self.confirm_later(from, sequence);
+                let node = self.nodes[usize::from(slot)].as_ref();
+                if let Some(name) = node.map(|node| node.name.clone()) {
+                    self.complete_returned(&name);
+                }
             }
             NodeMessage::Applied { sequence } => peer.applied = peer.applied.max(sequence),
             NodeMessage::StoreState { rejects } => {

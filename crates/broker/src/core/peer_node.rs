@@ -30,6 +30,8 @@ pub(super) struct PeerNode {
     /// Announcements that it has not been sent yet, and the number of the last one before them.
     pub(super) announcements: Vec<Announcement>,
     pub(super) announced: u64,
+    /// Whether it has to be told that it knows everything; it is not as long as this node reads its stored sessions.
+    pub(super) awaits_completion: bool,
 }
 
 /// What this node keeps of another one, from the first time that it is reachable until it is given up.
@@ -44,4 +46,6 @@ pub(super) struct RemoteNode {
     /// Whether the batch contains a message that has to be confirmed.
     pub(super) confirm: bool,
     pub(super) sent: SentBatches,
+    /// The last batch before the node, which has returned in another slot, gets what it wants there.
+    pub(super) returned_after: Option<u64>,
 }

@@ -71,7 +71,7 @@ impl Shard {
         let at = claim.connection;
         let is_waiting = self.is_waiting_for_claim(&claim);
         let rejection = match outcome {
-            SessionClaimOutcome::Granted => {
+            SessionClaimOutcome::Granted { .. } => {
                 if is_waiting {
                     self.delivery.connections[at].phase = ConnectionPhase::AwaitConnect;
                     let raw = self.delivery.connections[at].extra().connect.clone();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::node::NodeState;
+use super::peer_loss::PeerLoss;
 use super::peer_node_ix::PeerNodeIx;
 use super::shard_messages::{SessionClaimOutcome, ShardMessage};
 use super::tables::TableIx as _;
@@ -28,7 +29,11 @@ pub(crate) enum SessionMessage {
         outcome: SessionClaimOutcome,
     },
     /// To the owner: the sender has the session, since this time.
-    Register { age_ms: u64, client_id: Box<str> },
+    Register {
+        age_ms: u64,
+        is_provisional: bool,
+        client_id: Box<str>,
+    },
     /// To the owner: the sender has the session no longer.
     Release { client_id: Box<str> },
     /// From the owner: the client has connected to another node. The receiver ends its session, except a durable one
@@ -69,6 +74,8 @@ struct LocalSession {
     claims: u32,
     /// Begin of the last session.
     since_ms: u64,
+    /// As in [`SessionRegistration`].
+    is_provisional: bool,
 }
 
 /// The node that has a session, for the owner of its client id.
@@ -78,6 +85,13 @@ struct SessionRegistration {
     since_ms: u64,
     /// The client wanted its earlier session, and got a new one although not all nodes had registered theirs.
     is_provisional: bool,
+}
+
+impl SessionRegistration {
+    /// Whether an earlier session is kept instead of this one, because its node was expected when this one began.
+    fn gives_way(&self, now_ms: u64) -> bool {
+        self.is_provisional && now_ms < self.since_ms + RESTORE_TIMEOUT_MS
+    }
 }
 
 /// A claim of a client of this node or of another one.
@@ -134,7 +148,7 @@ enum EndRequest {
 /// Each client id has an owner among the nodes that can be reached: the one with the highest hash of node and client id.
 /// The owner knows which node has the session, and decides who gets it when a client connects. When nodes come or go,
 /// each node registers its sessions with their new owners. An owner decides nothing until all nodes have done so, or
-/// [`REGISTRATION_TIMEOUT_MS`] have passed. If a node registers an earlier session later, the client gets that one.
+/// [`REGISTRATION_TIMEOUT_MS`] have passed. A node that has started again counts as one that has not done so. If a node registers an earlier session later, the client gets that one.
 /// Nodes that cannot reach each other have different owners, so that both may have a session of the same client id.
 /// When they meet, the one that began later stays.
 ///
@@ -155,6 +169,8 @@ pub(crate) struct SessionDirectory {
     registered_views: Vec<u64>,
     /// When each node has said that it still reads its sessions.
     restoring_ms: Vec<u64>,
+    /// Nodes that were to be reachable again at once, with the times when they were lost.
+    reconnecting: Vec<(Box<str>, u64)>,
     /// Whether the stored sessions of this node are known.
     is_restored: bool,
     /// Whether other nodes are not told of the sessions of this one, because another one may have adopted them.
@@ -198,6 +214,7 @@ impl SessionDirectory {
             view: name_hash,
             registered_views: vec![0; max_peers],
             restoring_ms: vec![0; max_peers],
+            reconnecting: Vec::new(),
             is_restored: false,
             is_withholding: false,
             view_since_ms: 0,
@@ -248,15 +265,20 @@ impl SessionDirectory {
     /// A node can be reached from now on.
     pub(crate) fn add_peer(&mut self, index: PeerNodeIx, name: &str, now_ms: u64) {
         self.peers[index.position()] = Some((name.into(), xxh3_64(name.as_bytes())));
+        self.reconnecting.retain(|(node, _)| **node != *name);
         self.registered_views[index.position()] = 0;
         self.restoring_ms[index.position()] = 0;
         self.change_view(now_ms);
     }
 
     /// A node cannot be reached any more: its sessions have no holder, and nobody waits for answers there.
-    pub(crate) fn remove_peer(&mut self, index: PeerNodeIx, now_ms: u64) {
-        if self.peers[index.position()].take().is_none() {
+    pub(crate) fn remove_peer(&mut self, index: PeerNodeIx, loss: PeerLoss, now_ms: u64) {
+        let Some((name, _)) = self.peers[index.position()].take() else {
             return;
+        };
+        if loss == PeerLoss::Reconnecting {
+            // Otherwise clients could get new sessions in the meantime, which would replace those of that node.
+            self.reconnecting.push((name, now_ms));
         }
         let is_gone = |claim: &SessionClaim| claim.from.holder() == Some(index);
         self.owned
@@ -369,24 +391,40 @@ impl SessionDirectory {
         let local = std::mem::take(&mut self.local);
         for (client_id, session) in &local {
             if session.sessions > 0 {
-                self.register(client_id, session.since_ms);
+                self.register(client_id, *session);
             }
         }
         self.local = local;
     }
 
-    fn register(&mut self, client_id: &str, since_ms: u64) {
+    fn register(&mut self, client_id: &str, session: LocalSession) {
         if self.is_withholding {
             return;
         }
+        let LocalSession {
+            since_ms,
+            is_provisional,
+            ..
+        } = session;
         let age_ms = self.now_ms.saturating_sub(since_ms);
         match self.owner_of(client_id) {
             Some(owner) => {
                 let client_id = client_id.into();
-                let register = SessionMessage::Register { age_ms, client_id };
+                let register = SessionMessage::Register {
+                    age_ms,
+                    is_provisional,
+                    client_id,
+                };
                 self.to_peers.push((owner, register));
             }
-            None => self.handle_register(None, client_id, since_ms),
+            None => {
+                let registration = SessionRegistration {
+                    holder: None,
+                    since_ms,
+                    is_provisional,
+                };
+                self.handle_register(client_id, registration);
+            }
         }
     }
 
@@ -401,13 +439,18 @@ impl SessionDirectory {
 
     /// Whether [`tick`](Self::tick) has to be called soon.
     pub(crate) fn needs_tick(&self) -> bool {
-        !self.waiting_claims.is_empty() || !self.is_restored || self.is_withholding
+        !self.waiting_claims.is_empty()
+            || !self.is_restored
+            || self.is_withholding
+            || !self.reconnecting.is_empty()
     }
 
-    /// Whether all nodes have registered their sessions.
+    /// Whether all nodes, also those that are about to return, have registered their sessions.
     fn is_complete(&self) -> bool {
         let mut registered = self.peers.iter().zip(&self.registered_views);
-        self.is_restored && registered.all(|(peer, &view)| peer.is_none() || view == self.view)
+        self.is_restored
+            && self.reconnecting.is_empty()
+            && registered.all(|(peer, &view)| peer.is_none() || view == self.view)
     }
 
     /// Whether a node that has not registered its sessions may still do so.
@@ -422,10 +465,15 @@ impl SessionDirectory {
         let is_waited_for = |((peer, &view), &reported_ms): ((&Option<_>, &u64), &u64)| {
             peer.is_some() && view != self.view && is_in_time(reported_ms)
         };
-        nodes.any(is_waited_for) || !self.is_restored && is_in_time(self.now_ms)
+        nodes.any(is_waited_for)
+            || !self.is_restored && is_in_time(self.now_ms)
+            || (self.reconnecting.iter())
+                .any(|&(_, lost_ms)| self.now_ms < lost_ms + REGISTRATION_TIMEOUT_MS)
     }
 
     fn check_settled(&mut self) {
+        let now_ms = self.now_ms;
+        (self.reconnecting).retain(|&(_, lost_ms)| now_ms < lost_ms + RESTORE_TIMEOUT_MS);
         if !self.is_settled && !self.is_registering() {
             self.is_settled = true;
             for claim in std::mem::take(&mut self.waiting_claims) {
@@ -433,8 +481,7 @@ impl SessionDirectory {
             }
         }
         // Those that remain wait for a node that still reads its sessions, or for a change of the view that did not come.
-        let (now_ms, claims) = (self.now_ms, std::mem::take(&mut self.waiting_claims));
-        for claim in claims {
+        for claim in std::mem::take(&mut self.waiting_claims) {
             if now_ms >= claim.arrived_ms + REGISTRATION_TIMEOUT_MS {
                 self.answer(&claim, SessionClaimOutcome::Unavailable);
             } else {
@@ -479,14 +526,16 @@ impl SessionDirectory {
 
     /// A shard has a session that it did not claim.
     pub(crate) fn add_session(&mut self, client_id: &str, since_ms: u64) {
-        self.add_local(client_id, since_ms);
-        self.register(client_id, since_ms);
+        let session = self.add_local(client_id, since_ms, false);
+        self.register(client_id, session);
     }
 
-    fn add_local(&mut self, client_id: &str, since_ms: u64) {
+    fn add_local(&mut self, client_id: &str, since_ms: u64, is_provisional: bool) -> LocalSession {
         let local = self.local.entry(client_id.into()).or_default();
         local.sessions += 1;
         local.since_ms = since_ms;
+        local.is_provisional = is_provisional;
+        *local
     }
 
     /// A session of this node has ended, or a granted claim has not led to one.
@@ -537,9 +586,17 @@ impl SessionDirectory {
                     self.answer_shard(sent.shard, sent.client_id, outcome);
                 }
             }
-            SessionMessage::Register { age_ms, client_id } => {
-                let since_ms = now_ms.saturating_sub(age_ms);
-                self.handle_register(Some(from), &client_id, since_ms);
+            SessionMessage::Register {
+                age_ms,
+                is_provisional,
+                client_id,
+            } => {
+                let registration = SessionRegistration {
+                    holder: Some(from),
+                    since_ms: now_ms.saturating_sub(age_ms),
+                    is_provisional,
+                };
+                self.handle_register(&client_id, registration);
             }
             SessionMessage::Release { client_id } => self.handle_release(Some(from), &client_id),
             SessionMessage::TakeOver {
@@ -568,30 +625,30 @@ impl SessionDirectory {
         }
     }
 
-    fn handle_register(&mut self, holder: SessionHolder, client_id: &str, since_ms: u64) {
-        let new = SessionRegistration {
-            holder,
-            since_ms,
-            is_provisional: false,
-        };
+    fn handle_register(&mut self, client_id: &str, new: SessionRegistration) {
         let known = self.owned.get(client_id).copied();
-        let Some(known) = known.filter(|known| known.holder != holder) else {
+        let Some(known) = known.filter(|known| known.holder != new.holder) else {
             self.owned.insert(client_id.into(), new);
             return;
         };
         // Two nodes have a session of this client id: the one that began later stays, unless the client only got it because
         // the earlier one was not known yet.
-        let loser = if known.since_ms > since_ms && !known.is_provisional {
-            holder
-        } else {
-            self.owned.insert(client_id.into(), new);
-            known.holder
+        let is_known_later = known.since_ms > new.since_ms;
+        let (earlier, later) = match is_known_later {
+            true => (new, known),
+            false => (known, new),
         };
+        let keeps_earlier = later.gives_way(self.now_ms) && !earlier.gives_way(self.now_ms);
+        let (kept, ended) = match keeps_earlier {
+            true => (earlier, later),
+            false => (later, earlier),
+        };
+        self.owned.insert(client_id.into(), kept);
         tracing::warn!(
             client_id,
             "two nodes had a session of the same client; one of them ends"
         );
-        match loser {
+        match ended.holder {
             None => self.end_local_session(client_id, false, EndRequest::Conflict),
             Some(peer) => {
                 let message = SessionMessage::TakeOver {

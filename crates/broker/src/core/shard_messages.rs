@@ -95,11 +95,12 @@ pub(crate) enum ShardMessage {
 /// The answer to the claim of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionClaimOutcome {
-    Granted,
-    /// Another node has the session and keeps it.
-    Elsewhere {
-        node: Box<str>,
+    Granted {
+        /// The client wanted its earlier session, and some nodes may still register one.
+        is_provisional: bool,
     },
+    /// Another node has the session and keeps it.
+    Elsewhere { node: Box<str> },
     /// The nodes could not find out who has the session.
     Unavailable,
 }

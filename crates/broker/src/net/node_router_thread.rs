@@ -17,6 +17,7 @@ use super::tunnel_exits::TunnelExits;
 use crate::config::MAX_PEER_NODES;
 use crate::core::node::NodeState;
 use crate::core::node_router::NodeRouter;
+use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::shard_messages::ShardMessage;
 use crate::core::succession::SessionHold;
@@ -54,7 +55,7 @@ pub(crate) enum RouterItem {
     NodeUp(PeerNodeConnection, Box<str>),
     NodeDown {
         peer: PeerNodeIx,
-        has_left: bool,
+        loss: PeerLoss,
     },
     NodeMessage(PeerNodeIx, Bytes),
     /// All members of the cluster that can be reached are reported.
@@ -134,9 +135,9 @@ impl PeerNodeInbox {
         self.inbox.push(RouterItem::NodeUp(peer, name.into()));
     }
 
-    /// A node cannot be reached any more. `has_left`: it has left the cluster, so that nothing waits for its return.
-    pub fn peer_down(&self, peer: PeerNodeIx, has_left: bool) {
-        self.inbox.push(RouterItem::NodeDown { peer, has_left });
+    /// A node cannot be reached any more.
+    pub fn peer_down(&self, peer: PeerNodeIx, loss: PeerLoss) {
+        self.inbox.push(RouterItem::NodeDown { peer, loss });
     }
 
     /// A message of a node has arrived.
@@ -410,10 +411,10 @@ impl RouterThread<'_> {
                 self.connections[peer.index.position()] = Some(peer);
                 self.router.add_peer(peer.index, &name);
             }
-            RouterItem::NodeDown { peer, has_left } => {
+            RouterItem::NodeDown { peer, loss } => {
                 self.connections[peer.position()] = None;
                 self.waiting[peer.position()] = WaitingMessages::default();
-                self.router.remove_peer(peer, has_left);
+                self.router.remove_peer(peer, loss);
                 self.tunnel_exits.remove_peer(peer);
             }
             RouterItem::MembersKnown => self.members_known = true,

@@ -12,8 +12,8 @@ use api::{
     NodeAnswerFuture, NodeCallHandler,
 };
 use broker::{
-    BrokerHandle, ClusterAttachment, NODE_PROTOCOL, PeerNodeConnection, PeerNodeInbox, PeerNodeIx,
-    PeerNodeTransport,
+    BrokerHandle, ClusterAttachment, NODE_PROTOCOL, PeerLoss, PeerNodeConnection, PeerNodeInbox,
+    PeerNodeIx, PeerNodeTransport,
 };
 use bytes::Bytes;
 use cluster::{
@@ -113,6 +113,18 @@ struct BrokerObserver {
     commands: OnceLock<Arc<ClusterCommands>>,
 }
 
+fn loss_of(reason: DownReason) -> PeerLoss {
+    match reason {
+        DownReason::Left => PeerLoss::Left,
+        DownReason::Silent => PeerLoss::Silent,
+        DownReason::Restarted
+        | DownReason::Reopened
+        | DownReason::TooSlow
+        | DownReason::MessageTooLarge
+        | DownReason::Requested => PeerLoss::Reconnecting,
+    }
+}
+
 impl PeerNodeObserver for BrokerObserver {
     fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
         self.inbox.peer_up(connection(peer), node.as_str());
@@ -123,8 +135,7 @@ impl PeerNodeObserver for BrokerObserver {
     }
 
     fn peer_down(&self, peer: PeerNodeId, reason: DownReason) {
-        self.inbox
-            .peer_down(index_of(peer), reason == DownReason::Left);
+        self.inbox.peer_down(index_of(peer), loss_of(reason));
         self.requests.peer_down(peer);
         self.devices.peer_down(peer);
         self.attributes.peer_down(peer);

@@ -25,8 +25,28 @@ impl NodeRouter {
         let outgoing = &mut self.outgoing;
         let send = |message| outgoing.push((index, message));
         node_messages::encode_announcements(&announcements, 0, 0, send);
+        if let Some(peer) = &mut self.peers[index.position()] {
+            peer.awaits_completion = true;
+        }
+        self.send_completions();
+    }
+
+    /// Tells nodes that they know everything that this one wants, once all shards have announced the filters of their stored
+    /// sessions. Until then, a node that knew this one keeps messages for the filters that it had before.
+    pub(super) fn send_completions(&mut self) {
+        if !self.are_shards_restored() {
+            return;
+        }
+        self.send_announcements();
         let complete = node_messages::encode_complete(self.sequence);
-        self.outgoing.push((index, complete));
+        for (position, peer) in self.peers.iter_mut().enumerate() {
+            if let Some(peer) = peer
+                && std::mem::take(&mut peer.awaits_completion)
+            {
+                let to = PeerNodeIx::from_position(position);
+                self.outgoing.push((to, complete.clone()));
+            }
+        }
     }
 
     /// A shard wants a filter, or wants it no longer. Returns the announcement that the other nodes have to apply first.

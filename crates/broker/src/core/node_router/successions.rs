@@ -18,7 +18,7 @@ use crate::core::tables::TableIx as _;
 
 /// Time between two reports of a standby.
 const REPORT_INTERVAL_MS: u64 = 1000;
-/// A standby that has not reported for so long does not adopt the sessions.
+/// A standby that cannot be reached, and has not reported for so long, does not adopt the sessions.
 const REPORT_TIMEOUT_MS: u64 = 5000;
 
 /// Time for which a node that was not reachable is told that sessions were adopted.
@@ -56,7 +56,8 @@ impl NodeRouter {
     pub(crate) fn end_succession(&mut self, node: &str, is_adopted: bool) {
         let known = self.successions.get(node);
         if known.is_none_or(|known| known.successor != Successor::ThisNode) {
-            return;
+            // Another node has adopted them meanwhile.
+            return self.check_restored();
         }
         self.successions.remove(node);
         // The other nodes learn of the filters of the adopted sessions before they send messages for them.
@@ -99,14 +100,47 @@ impl NodeRouter {
         }
     }
 
-    /// What waits for a node that has returned while its sessions were to be adopted is sent to it, if nobody has done so.
-    fn resume_returned(&mut self, node: &str) {
+    /// What waits for a node that has returned while its sessions were to be adopted is sent to it, if nobody does so and
+    /// it has announced the filters of its sessions.
+    pub(super) fn resume_returned(&mut self, node: &str) {
+        if self.successions.contains_key(node) {
+            return;
+        }
         let (lost, connected) = self.slots_of(node);
-        if let Some(&returned) = connected.first() {
+        if let Some(&returned) = connected.first()
+            && self.is_slot_complete(returned)
+        {
             for slot in lost {
                 self.give_up_to(slot, Some(Successor::Returned(returned)));
             }
         }
+    }
+
+    /// Whether the node of a slot has announced everything that it wanted when it became reachable.
+    fn is_slot_complete(&self, slot: u8) -> bool {
+        let mut peers = self.peers.iter().flatten();
+        peers.any(|peer| peer.slot == slot && peer.is_complete)
+    }
+
+    /// A node has announced everything. What it wants is sent to it from now on, so that it is not sent again if it turns
+    /// out that it keeps its sessions.
+    pub(super) fn complete_returned(&mut self, node: &str) {
+        let (lost, _) = self.slots_of(node);
+        for slot in lost {
+            self.send_batch(slot);
+            if let Some(node) = &mut self.nodes[usize::from(slot)]
+                && node.returned_after.is_none()
+            {
+                node.returned_after = Some(node.sent.last());
+            }
+        }
+        self.resume_returned(node);
+    }
+
+    /// Whether a node that cannot be reached in its former slot can be reached in another one.
+    pub(super) fn has_returned(&self, node: &str) -> bool {
+        let mut nodes = self.nodes.iter().flatten();
+        nodes.any(|known| *known.name == *node && known.peer.is_some())
     }
 
     /// The slots of a node that cannot be reached, and of one that can.
@@ -139,7 +173,11 @@ impl NodeRouter {
         node: &str,
     ) {
         let successor = Successor::Peer(from);
+        // Two nodes may expect to adopt the sessions. The record decides who does so, and the other one declines.
+        let known = self.successions.get(node).map(|known| known.successor);
+        let is_own = known == Some(Successor::ThisNode);
         match state {
+            SuccessionState::Begun if is_own => {}
             SuccessionState::Begun => {
                 let reported_ms = self.now_ms;
                 let succession = Succession {
@@ -148,9 +186,12 @@ impl NodeRouter {
                 };
                 self.successions.insert(node.into(), succession);
             }
+            // This one adopts the sessions of a later run.
+            SuccessionState::AdoptedBefore if is_own => {}
             SuccessionState::Adopted | SuccessionState::AdoptedBefore => {
                 self.successions.remove(node);
                 self.redirect(node, successor, state == SuccessionState::Adopted);
+                self.check_restored();
             }
             SuccessionState::Standby => {
                 self.standbys.insert(node.into(), from);
@@ -161,7 +202,9 @@ impl NodeRouter {
                 }
             }
             SuccessionState::Cancelled => {
-                self.successions.remove(node);
+                if known == Some(successor) || known == Some(Successor::Unreachable) {
+                    self.successions.remove(node);
+                }
                 self.resume_returned(node);
             }
         }
@@ -207,10 +250,10 @@ impl NodeRouter {
                     succession.reported_ms = now_ms;
                     due.push(node.clone());
                 }
-                Successor::ThisNode => {}
-                _ if now_ms >= succession.reported_ms + REPORT_TIMEOUT_MS => {
+                Successor::Unreachable if now_ms >= succession.reported_ms + REPORT_TIMEOUT_MS => {
                     ended.push(node.clone());
                 }
+                // A node that can be reached says how it ends.
                 _ => {}
             }
         }

@@ -34,13 +34,14 @@ impl SessionDirectory {
     }
 
     pub(super) fn grant(&mut self, claim: &SessionClaim) {
+        let is_provisional = claim.keep && !self.is_complete();
         let registration = SessionRegistration {
             holder: claim.from.holder(),
             since_ms: self.now_ms,
-            is_provisional: claim.keep && !self.is_complete(),
+            is_provisional,
         };
         self.owned.insert(claim.client_id.clone(), registration);
-        self.answer(claim, SessionClaimOutcome::Granted);
+        self.answer(claim, SessionClaimOutcome::Granted { is_provisional });
     }
 
     pub(super) fn answer(&mut self, claim: &SessionClaim, outcome: SessionClaimOutcome) {
@@ -65,7 +66,9 @@ impl SessionDirectory {
             local.claims = local.claims.saturating_sub(1);
         }
         match outcome {
-            SessionClaimOutcome::Granted => self.add_local(&client_id, self.now_ms),
+            SessionClaimOutcome::Granted { is_provisional } => {
+                self.add_local(&client_id, self.now_ms, is_provisional);
+            }
             _ => self.release_if_unused(&client_id),
         }
         let message = ShardMessage::SessionClaimed { client_id, outcome };

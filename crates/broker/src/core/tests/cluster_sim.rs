@@ -7,6 +7,7 @@ use mqtt::{Direction, Packet, Properties, Publish, QoS, Version};
 
 use super::sim::{Sim, SimConnection};
 use crate::core::node_messages;
+use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::tables::TableIx as _;
 use crate::core::tunnel::TunnelMessage;
@@ -204,16 +205,20 @@ impl ClusterSim {
 
     /// Two nodes lose each other; what was on its way is lost.
     pub(super) fn separate(&mut self, a: usize, b: usize) {
+        self.lose(a, b, PeerLoss::Silent);
+        self.lose(b, a, PeerLoss::Silent);
+    }
+
+    /// A node loses another one; what was on its way between them is lost.
+    pub(super) fn lose(&mut self, node: usize, other: usize, loss: PeerLoss) {
         self.collect();
-        self.wires[a][b].clear();
-        self.wires[b][a].clear();
-        for (node, other) in [(a, b), (b, a)] {
-            for exit in self.exits[node].extract_if(.., |exit| exit.entry == other) {
-                self.nodes[node].drop_connection(exit.connection);
-            }
-            self.nodes[node]
-                .with_router(|router| router.remove_peer(PeerNodeIx::from_position(other), false));
+        self.wires[node][other].clear();
+        self.wires[other][node].clear();
+        for exit in self.exits[node].extract_if(.., |exit| exit.entry == other) {
+            self.nodes[node].drop_connection(exit.connection);
         }
+        self.nodes[node]
+            .with_router(|router| router.remove_peer(PeerNodeIx::from_position(other), loss));
     }
 
     /// Connects a client and waits for the answer.

@@ -4,6 +4,7 @@ use mqtt::{Packet, QoS, ReasonCode};
 
 use super::cluster_sim::{ClusterSim, name, packets, payloads};
 use super::sim::{Sim, SimConnection};
+use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
 
 fn disconnect_code(node: &mut Sim, connection: SimConnection) -> Option<ReasonCode> {
@@ -191,7 +192,7 @@ fn a_node_that_does_not_register_its_sessions_delays_claims_for_two_seconds_only
     // The others belong to the silent node, and wait until it is given up.
     let accepted = accepted.count();
     assert!(accepted > 0 && accepted < ids.len(), "{accepted} accepted");
-    cluster.nodes[0].with_router(|router| router.remove_peer(PeerNodeIx::new(2), false));
+    cluster.nodes[0].with_router(|router| router.remove_peer(PeerNodeIx::new(2), PeerLoss::Silent));
     cluster.settle();
     cluster.pass(2500);
     assert!(ids.iter().all(|id| cluster.nodes[0].has_session(id)));
@@ -227,6 +228,81 @@ fn a_session_that_is_registered_late_is_kept_instead_of_a_new_one() {
             assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
         }
     }
+}
+
+/// The other nodes learn that a node has started again some milliseconds before it can be reached.
+#[test]
+fn clients_wait_for_a_node_that_starts_again() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 1, 900 + n, false);
+        let id = format!("client-{n}");
+        let client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].drop_connection(client);
+        cluster.settle();
+        for other in [0, 2] {
+            cluster.lose(other, 1, PeerLoss::Reconnecting);
+            cluster.lose(1, other, PeerLoss::Silent);
+        }
+        cluster.nodes[1] = Sim::in_cluster(&name(1), 1, n + 1, true);
+        cluster.settle();
+        let client = cluster.connect(0, 0, &id, false);
+        cluster.pass(500);
+        assert_eq!(connack(&mut cluster.nodes[0], client), None, "{id}");
+        cluster.join(0, 1);
+        cluster.join(1, 2);
+        cluster.pass(500);
+        cluster.nodes[1].restore_session(&id);
+        cluster.nodes[1].finish_restore();
+        cluster.settle();
+        assert_eq!(
+            connack(&mut cluster.nodes[0], client),
+            Some((ReasonCode::SUCCESS, true)),
+            "{id}"
+        );
+        assert_eq!(holders(&cluster, &id), [1]);
+    }
+}
+
+/// Its sessions have what was acknowledged for them.
+#[test]
+fn a_node_that_needs_longer_to_return_keeps_its_sessions() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 1, 960 + n, false);
+        let id = format!("client-{n}");
+        let client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].drop_connection(client);
+        cluster.settle();
+        for other in [0, 2] {
+            cluster.lose(other, 1, PeerLoss::Reconnecting);
+            cluster.lose(1, other, PeerLoss::Silent);
+        }
+        cluster.nodes[1] = Sim::in_cluster(&name(1), 1, n + 1, true);
+        cluster.pass(2500);
+        let client = cluster.connect(0, 0, &id, false);
+        let answer = connack(&mut cluster.nodes[0], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
+        cluster.pass(1000);
+        cluster.nodes[1].restore_session(&id);
+        cluster.nodes[1].finish_restore();
+        cluster.join(0, 1);
+        cluster.join(1, 2);
+        cluster.pass(500);
+        assert_eq!(holders(&cluster, &id), [1], "{id}");
+    }
+}
+
+#[test]
+fn a_node_that_starts_again_and_does_not_return_delays_claims_for_two_seconds_only() {
+    let mut cluster = ClusterSim::new(3, 1, 950, false);
+    cluster.lose(0, 1, PeerLoss::Reconnecting);
+    cluster.lose(2, 1, PeerLoss::Reconnecting);
+    cluster.settle();
+    let client = cluster.connect(0, 0, "client", false);
+    cluster.pass(1500);
+    assert_eq!(connack(&mut cluster.nodes[0], client), None);
+    cluster.pass(1000);
+    let answer = connack(&mut cluster.nodes[0], client);
+    assert_eq!(answer, Some((ReasonCode::SUCCESS, false)));
 }
 
 #[test]

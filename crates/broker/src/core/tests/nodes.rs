@@ -6,6 +6,7 @@ use super::cluster_sim::{ClusterSim, name, packets, payloads, publish_packet};
 use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
 use crate::core::cross_shard_batch::CrossShardMessage;
 use crate::core::node_messages::{self, NodeMessage};
+use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::tables::TableIx as _;
 use crate::metrics::Metric;
@@ -186,7 +187,7 @@ fn a_node_that_disappears_delays_no_answer() {
 #[test]
 fn a_node_that_leaves_delays_no_answer() {
     let (mut cluster, publisher) = with_durable_subscriber(11);
-    cluster.nodes[0].with_router(|router| router.remove_peer(PeerNodeIx::new(1), true));
+    cluster.nodes[0].with_router(|router| router.remove_peer(PeerNodeIx::new(1), PeerLoss::Left));
     cluster.settle();
     assert!(cluster.nodes[0].has(publisher, PacketType::PubAck));
 }

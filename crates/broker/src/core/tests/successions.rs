@@ -35,8 +35,15 @@ fn has_messages(node: &Sim) -> bool {
 
 impl FailedNode {
     fn new(seed: u64) -> Self {
+        Self::with_standbys(seed, &[1])
+    }
+
+    /// These nodes expect to adopt the sessions of the first one.
+    fn with_standbys(seed: u64, standbys: &[usize]) -> Self {
         let mut cluster = ClusterSim::new(3, 2, seed, true);
-        cluster.nodes[1].with_router(|router| router.set_standby_for(&name(0), true));
+        for &standby in standbys {
+            cluster.nodes[standby].with_router(|router| router.set_standby_for(&name(0), true));
+        }
         let mut client = cluster.connect(0, 0, "client", false);
         cluster.nodes[0].subscribe(&mut client, "a/+", QoS::ExactlyOnce);
         let mut near = cluster.connect(1, 0, "near", true);
@@ -217,4 +224,93 @@ fn messages_that_arrive_before_the_sessions_are_restored_wait_for_them() {
     cluster.settle();
     assert!(cluster.nodes[1].has(publisher, PacketType::PubAck));
     assert!(has_messages(&cluster.nodes[0]));
+}
+
+/// A node that was started again says that others know everything it wants when its stored sessions are restored. Until then
+/// they keep messages for what it wanted before.
+#[test]
+fn messages_wait_for_a_node_that_has_not_announced_its_stored_subscriptions() {
+    for seed in 0..20 {
+        let mut cluster = ClusterSim::new(2, 2, 930 + seed, true);
+        let mut client = cluster.connect(0, 0, "client", false);
+        cluster.nodes[0].subscribe(&mut client, "a/+", QoS::ExactlyOnce);
+        let mut publisher = cluster.connect(1, 0, "publisher", true);
+        cluster.settle();
+        cluster.separate(0, 1);
+        cluster.nodes[0] = Sim::in_cluster(&name(0), 2, 7, true);
+        cluster.join(0, 1);
+        cluster.settle();
+        cluster.nodes[1].publish(&mut publisher, "a/b", b"early", QoS::AtLeastOnce, 5);
+        cluster.settle();
+        let is_acknowledged = cluster.nodes[1].has(publisher, PacketType::PubAck);
+        assert!(!is_acknowledged, "seed {seed}");
+        cluster.nodes[0].adopt_session(0, "an earlier run", "client", "a/+");
+        cluster.nodes[0].finish_restore();
+        cluster.settle();
+        let is_acknowledged = cluster.nodes[1].has(publisher, PacketType::PubAck);
+        assert!(is_acknowledged, "seed {seed}");
+        assert!(has_messages(&cluster.nodes[0]), "seed {seed}");
+    }
+}
+
+/// A node that has lost its standby and returned to it may have chosen another one. Only one adopts.
+#[test]
+fn two_nodes_that_expect_to_adopt_do_not_disturb_each_other() {
+    for seed in 0..40 {
+        let mut failed = FailedNode::with_standbys(940 + seed, &[1, 2]);
+        failed.cluster.pass(1500);
+        let waiting = failed.cluster.nodes[2].connect(1, "client", false);
+        failed.cluster.pass(500);
+        assert_eq!(connack(&mut failed.cluster, waiting), None, "seed {seed}");
+        let decline = |failed: &mut FailedNode| {
+            failed.cluster.nodes[2].with_router(|router| router.end_succession(&name(0), false));
+        };
+        let declines_first = seed % 2 == 0;
+        if declines_first {
+            decline(&mut failed);
+            failed.cluster.settle();
+            assert!(!failed.is_acknowledged(), "seed {seed}");
+        }
+        let standby = &mut failed.cluster.nodes[1];
+        standby.adopt_session(seed as usize % 2, &name(0), "client", "a/+");
+        failed.cluster.settle();
+        failed.cluster.nodes[1].with_router(|router| router.end_succession(&name(0), true));
+        if !declines_first {
+            failed.cluster.settle();
+            decline(&mut failed);
+        }
+        failed.cluster.settle();
+        assert!(failed.is_acknowledged(), "seed {seed}");
+        assert!(has_messages(&failed.cluster.nodes[1]), "seed {seed}");
+        let answer = connack(&mut failed.cluster, waiting);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_node_that_returns_before_its_standby_declines_gets_each_message_once() {
+    for seed in 0..20 {
+        let mut cluster = ClusterSim::new(3, 2, 990 + seed, true);
+        cluster.nodes[1].with_router(|router| router.set_standby_for(&name(0), true));
+        let mut client = cluster.connect(0, 0, "client", false);
+        cluster.nodes[0].subscribe(&mut client, "a/+", QoS::AtLeastOnce);
+        let mut publisher = cluster.connect(2, 0, "publisher", true);
+        cluster.settle();
+        cluster.separate(0, 1);
+        cluster.separate(0, 2);
+        cluster.settle();
+        cluster.nodes[2].publish(&mut publisher, "a/1", b"during", QoS::AtLeastOnce, 5);
+        cluster.settle();
+        cluster.join(0, 2);
+        cluster.settle();
+        cluster.nodes[2].publish(&mut publisher, "a/1", b"after", QoS::AtLeastOnce, 6);
+        cluster.settle();
+        cluster.join(0, 1);
+        cluster.nodes[1].with_router(|router| router.end_succession(&name(0), false));
+        cluster.settle();
+        let mut got = payloads(&mut cluster.nodes[0], &mut client);
+        got.sort();
+        assert_eq!(got, [b"after".to_vec(), b"during".to_vec()], "seed {seed}");
+        assert!(cluster.nodes[2].has(publisher, PacketType::PubAck));
+    }
 }
