@@ -79,6 +79,10 @@ impl LinkPublishArgs {
         published?;
         link.run(async {
             link.link.shut_down(ErrorCode::NONE, "").await;
+            if self.journal.is_some() {
+                // The journal is removed after both ends have finished.
+                link.link.ended().await;
+            }
             Ok(())
         })
         .await
