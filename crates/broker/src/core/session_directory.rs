@@ -56,6 +56,9 @@ const REGISTRATION_TIMEOUT_MS: u64 = 2000;
 /// Longest time that they wait for nodes that still read their sessions. Claims are rejected after the time above then.
 const RESTORE_TIMEOUT_MS: u64 = 60_000;
 
+/// Time for which claims wait after most nodes were lost at once.
+const CUT_OFF_TIMEOUT_MS: u64 = 3000;
+
 /// How much later than this node a standby may notice that its node has failed.
 const ADOPTION_NOTICE_MS: u64 = 3000;
 
@@ -76,6 +79,14 @@ struct LocalSession {
     since_ms: u64,
     /// As in [`SessionRegistration`].
     is_provisional: bool,
+}
+
+/// A node that cannot be reached, and has not left the cluster.
+struct LostNode {
+    name: Box<str>,
+    lost_ms: u64,
+    /// Whether it was to be reachable again at once.
+    is_reconnecting: bool,
 }
 
 /// The node that has a session, for the owner of its client id.
@@ -148,7 +159,8 @@ enum EndRequest {
 /// Each client id has an owner among the nodes that can be reached: the one with the highest hash of node and client id.
 /// The owner knows which node has the session, and decides who gets it when a client connects. When nodes come or go,
 /// each node registers its sessions with their new owners. An owner decides nothing until all nodes have done so, or
-/// [`REGISTRATION_TIMEOUT_MS`] have passed. A node that has started again counts as one that has not done so. If a node registers an earlier session later, the client gets that one.
+/// [`REGISTRATION_TIMEOUT_MS`] have passed. A node that has started again counts as one that has not done so. A node that
+/// loses most of the others at once waits for [`CUT_OFF_TIMEOUT_MS`]. If a node registers an earlier session later, the client gets that one.
 /// Nodes that cannot reach each other have different owners, so that both may have a session of the same client id.
 /// When they meet, the one that began later stays.
 ///
@@ -169,8 +181,8 @@ pub(crate) struct SessionDirectory {
     registered_views: Vec<u64>,
     /// When each node has said that it still reads its sessions.
     restoring_ms: Vec<u64>,
-    /// Nodes that were to be reachable again at once, with the times when they were lost.
-    reconnecting: Vec<(Box<str>, u64)>,
+    /// Nodes that have not left the cluster and cannot be reached, for [`RESTORE_TIMEOUT_MS`] at most.
+    lost: Vec<LostNode>,
     /// Whether the stored sessions of this node are known.
     is_restored: bool,
     /// Whether other nodes are not told of the sessions of this one, because another one may have adopted them.
@@ -214,7 +226,7 @@ impl SessionDirectory {
             view: name_hash,
             registered_views: vec![0; max_peers],
             restoring_ms: vec![0; max_peers],
-            reconnecting: Vec::new(),
+            lost: Vec::new(),
             is_restored: false,
             is_withholding: false,
             view_since_ms: 0,
@@ -265,7 +277,7 @@ impl SessionDirectory {
     /// A node can be reached from now on.
     pub(crate) fn add_peer(&mut self, index: PeerNodeIx, name: &str, now_ms: u64) {
         self.peers[index.position()] = Some((name.into(), xxh3_64(name.as_bytes())));
-        self.reconnecting.retain(|(node, _)| **node != *name);
+        self.lost.retain(|lost| *lost.name != *name);
         self.registered_views[index.position()] = 0;
         self.restoring_ms[index.position()] = 0;
         self.change_view(now_ms);
@@ -276,9 +288,12 @@ impl SessionDirectory {
         let Some((name, _)) = self.peers[index.position()].take() else {
             return;
         };
-        if loss == PeerLoss::Reconnecting {
-            // Otherwise clients could get new sessions in the meantime, which would replace those of that node.
-            self.reconnecting.push((name, now_ms));
+        if loss != PeerLoss::Left {
+            self.lost.push(LostNode {
+                name,
+                lost_ms: now_ms,
+                is_reconnecting: loss == PeerLoss::Reconnecting,
+            });
         }
         let is_gone = |claim: &SessionClaim| claim.from.holder() == Some(index);
         self.owned
@@ -442,14 +457,14 @@ impl SessionDirectory {
         !self.waiting_claims.is_empty()
             || !self.is_restored
             || self.is_withholding
-            || !self.reconnecting.is_empty()
+            || !self.lost.is_empty()
     }
 
     /// Whether all nodes, also those that are about to return, have registered their sessions.
     fn is_complete(&self) -> bool {
         let mut registered = self.peers.iter().zip(&self.registered_views);
         self.is_restored
-            && self.reconnecting.is_empty()
+            && self.lost.is_empty()
             && registered.all(|(peer, &view)| peer.is_none() || view == self.view)
     }
 
@@ -467,13 +482,23 @@ impl SessionDirectory {
         };
         nodes.any(is_waited_for)
             || !self.is_restored && is_in_time(self.now_ms)
-            || (self.reconnecting.iter())
-                .any(|&(_, lost_ms)| self.now_ms < lost_ms + REGISTRATION_TIMEOUT_MS)
+            || self.awaits_lost_nodes()
+    }
+
+    /// Whether clients may get their sessions of lost nodes by waiting, instead of new ones that would replace these.
+    fn awaits_lost_nodes(&self) -> bool {
+        let is_awaited = |lost: &LostNode| {
+            lost.is_reconnecting && self.now_ms < lost.lost_ms + REGISTRATION_TIMEOUT_MS
+        };
+        let is_recent = |lost: &&LostNode| self.now_ms < lost.lost_ms + CUT_OFF_TIMEOUT_MS;
+        let reachable = 1 + self.peers.iter().flatten().count();
+        // If most nodes are lost at once, this one was not scheduled or not connected, and others have adopted its sessions.
+        self.lost.iter().any(is_awaited) || self.lost.iter().filter(is_recent).count() > reachable
     }
 
     fn check_settled(&mut self) {
         let now_ms = self.now_ms;
-        (self.reconnecting).retain(|&(_, lost_ms)| now_ms < lost_ms + RESTORE_TIMEOUT_MS);
+        (self.lost).retain(|lost| now_ms < lost.lost_ms + RESTORE_TIMEOUT_MS);
         if !self.is_settled && !self.is_registering() {
             self.is_settled = true;
             for claim in std::mem::take(&mut self.waiting_claims) {

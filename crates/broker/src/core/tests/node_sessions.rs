@@ -291,6 +291,40 @@ fn a_node_that_needs_longer_to_return_keeps_its_sessions() {
     }
 }
 
+/// A node that was not scheduled for some time loses all others at once, and these have adopted its sessions.
+#[test]
+fn a_node_that_has_lost_most_others_at_once_gives_no_new_sessions_at_once() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 1, 980 + n, false);
+        let id = format!("client-{n}");
+        let client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].drop_connection(client);
+        cluster.settle();
+        cluster.separate(0, 1);
+        cluster.separate(0, 2);
+        let client = cluster.connect(0, 0, &id, false);
+        cluster.pass(1000);
+        assert_eq!(connack(&mut cluster.nodes[0], client), None, "{id}");
+        if n % 2 == 0 {
+            cluster.join(0, 1);
+            cluster.join(0, 2);
+            cluster.settle();
+            let answer = connack(&mut cluster.nodes[0], client);
+            assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+            continue;
+        }
+        // It continues alone, and what it has begun gives way when it has returned.
+        cluster.pass(2500);
+        let answer = connack(&mut cluster.nodes[0], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
+        cluster.pass(10_000);
+        cluster.join(0, 1);
+        cluster.join(0, 2);
+        cluster.settle();
+        assert_eq!(holders(&cluster, &id), [1], "{id}");
+    }
+}
+
 #[test]
 fn a_node_that_starts_again_and_does_not_return_delays_claims_for_two_seconds_only() {
     let mut cluster = ClusterSim::new(3, 1, 950, false);
