@@ -211,7 +211,14 @@ impl LinkServer {
                 queued.map_or(LinkServerEvent::SendingEnded, LinkServerEvent::Queued)
             }
             settled = settled(&self.link, awaited) => {
-                settled.map_or_else(link_ended, |()| LinkServerEvent::Settled)
+                match settled {
+                    // Another attempt would have the same result.
+                    Err(LinkError::Stream { code, text }) => {
+                        tracing::warn!(%code, text, "the peer of a link has rejected a message, which is lost");
+                        LinkServerEvent::Settled
+                    }
+                    settled => settled.map_or_else(link_ended, |()| LinkServerEvent::Settled),
+                }
             }
             Some(_) = self.tasks.join_next() => LinkServerEvent::TaskDone,
             error = self.link.ended() => link_ended(error),

@@ -95,6 +95,9 @@ pub enum SendError {
     Full,
     #[error("the link is shutting down; open another one")]
     ShuttingDown,
+    /// The peer collects messages of several frames up to this size only. It accepts larger content as a stream.
+    #[error("a message of {bytes} bytes: the peer accepts at most {limit} bytes; send a stream")]
+    TooLarge { bytes: u64, limit: u64 },
     #[error("metadata of a stream: expected at most {MAX_METADATA_BYTES} bytes, not {0}")]
     MetadataTooLong(usize),
     #[error("the stream has been finished, cancelled or rejected")]
@@ -175,6 +178,8 @@ pub struct LinkCore {
     /// Failed outgoing streams whose end the peer has not acknowledged.
     pub(crate) cancelled: VecDeque<MessageId>,
     pub(crate) failures: HashMap<MessageId, StreamError>,
+    /// Messages that the peer has rejected or that were cancelled, and of which the application is not told yet.
+    pub(super) rejected_messages: VecDeque<(MessageId, StreamError)>,
     /// Incoming streams with something to announce.
     pub(crate) changed_in: HashSet<MessageId>,
     pub(crate) events: VecDeque<LinkEvent>,
@@ -207,6 +212,7 @@ impl LinkCore {
             streams: Default::default(),
             cancelled: VecDeque::new(),
             failures: HashMap::new(),
+            rejected_messages: VecDeque::new(),
             changed_in: HashSet::new(),
             events: VecDeque::new(),
             carrier: None,
@@ -306,6 +312,8 @@ impl LinkCore {
     }
 
     /// Whether the peer has acknowledged a message or the end of a stream.
+    ///
+    /// That includes a message that was rejected, see [`take_rejection`](Self::take_rejection).
     pub fn is_settled(&self, id: MessageId) -> bool {
         self.lanes_out[id.priority.index()].is_settled(id.number)
     }

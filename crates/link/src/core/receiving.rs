@@ -17,7 +17,7 @@ use crate::wire::control::{
     StreamKind, WINDOW_FLAG_DATA, decode_ack, decode_ping, decode_window,
 };
 use crate::wire::entries::take_entry;
-use crate::wire::handshake::Welcome;
+use crate::wire::handshake::{Limits, Welcome};
 use crate::wire::header::FrameType;
 use crate::wire::reader::Frame;
 
@@ -25,6 +25,11 @@ use crate::wire::reader::Frame;
 const ACK_AFTER_BYTES: u64 = 256 * 1024;
 /// A message of several frames has at most this share of the message window: those of four priorities fit at a time.
 const LARGE_MESSAGE_SHARE: u64 = 8;
+
+/// The longest message of several frames that an end with these limits accepts.
+pub(super) fn max_large_message_bytes(limits: &Limits) -> u64 {
+    limits.message_window_bytes / LARGE_MESSAGE_SHARE
+}
 
 impl LinkCore {
     /// Handles a frame of the current carrier, except HELLO, which chooses the link.
@@ -262,7 +267,7 @@ impl LinkCore {
         carrier.incoming.insert(wire_id, (id, open.kind));
         let (kind, size) = (open.kind, open.size);
         let is_too_large = kind == StreamKind::Message
-            && size.is_none_or(|size| size > limits.message_window_bytes / LARGE_MESSAGE_SHARE);
+            && size.is_none_or(|size| size > max_large_message_bytes(&limits));
         let info = IncomingStreamInfo {
             id,
             transfer_id: open.transfer_id,
@@ -282,7 +287,7 @@ impl LinkCore {
         if is_too_large {
             let text = format!(
                 "a message of several frames has at most {} bytes here; send a stream",
-                limits.message_window_bytes / LARGE_MESSAGE_SHARE
+                max_large_message_bytes(&limits)
             );
             stream.reject(StreamError {
                 code: ErrorCode::TOO_LARGE,

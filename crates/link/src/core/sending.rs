@@ -8,6 +8,7 @@ use crate::core::link_core::{
 };
 use crate::core::outgoing_lane::OutgoingLane;
 use crate::core::outgoing_stream::{OutgoingStream, StreamError};
+use crate::core::receiving::max_large_message_bytes;
 use crate::error_code::ErrorCode;
 use crate::message::MessageId;
 use crate::priority::Priority;
@@ -17,6 +18,9 @@ use crate::wire::control::{MAX_METADATA_BYTES, Open, StreamKind, TransferId};
 /// Bytes of messages of one frame and one priority that wait for a carrier; beyond it, no message is accepted while there
 /// is one.
 const MAX_UNSENT_BYTES: u64 = 512 * 1024;
+
+/// Rejected messages that are kept until the application asks for them.
+const MAX_REJECTIONS: usize = 1024;
 
 /// Streams and larger messages that the peer has not acknowledged. Each may leave a gap in its record of numbers, which is limited.
 pub(super) const MAX_OUTGOING_STREAMS: usize = 8 * 1024;
@@ -62,6 +66,7 @@ impl LinkCore {
         }
         // Large messages have a limit of their own, so that they do not keep small ones waiting.
         let queued = if class == SizeClass::Large {
+            self.check_large_size(payload.len() as u64)?;
             self.check_stream_count(MAX_OUTGOING_STREAMS)?;
             self.waiting_stream_bytes()
         } else {
@@ -169,6 +174,15 @@ impl LinkCore {
         Ok(())
     }
 
+    /// Rejects what the peer would reject, if it is known. Otherwise it is [told](Self::take_rejection) later.
+    fn check_large_size(&self, bytes: u64) -> Result<(), SendError> {
+        let peer = self.carrier.as_ref().and_then(|carrier| carrier.peer);
+        match peer.map(|peer| max_large_message_bytes(&peer)) {
+            Some(limit) if bytes > limit => Err(SendError::TooLarge { bytes, limit }),
+            _ => Ok(()),
+        }
+    }
+
     fn check_stream_count(&self, limit: usize) -> Result<(), SendError> {
         if self.streams_out.len() >= limit.min(MAX_OUTGOING_STREAMS) {
             return Err(SendError::Full);
@@ -257,7 +271,14 @@ impl LinkCore {
             return;
         }
         stream.fail(failure.clone());
-        self.failures.insert(id, failure);
+        if stream.is_message() {
+            if self.rejected_messages.len() >= MAX_REJECTIONS {
+                self.rejected_messages.pop_front();
+            }
+            self.rejected_messages.push_back((id, failure));
+        } else {
+            self.failures.insert(id, failure);
+        }
         self.large_messages[id.priority.index()].retain(|other| *other != id);
         self.streams[id.priority.index()].retain(|other| *other != id);
         self.cancelled.push_back(id);
@@ -278,6 +299,20 @@ impl LinkCore {
                     && stream.unacknowledged_bytes() < self.config.max_retained_bytes,
             },
         }
+    }
+
+    /// Why the peer has rejected a message, if it has; the next call returns nothing. The last 1024 rejections are kept.
+    pub fn take_rejection(&mut self, id: MessageId) -> Option<StreamError> {
+        let mut rejected = self.rejected_messages.iter();
+        let position = rejected.position(|(other, _)| *other == id)?;
+        self.rejected_messages
+            .remove(position)
+            .map(|(_, failure)| failure)
+    }
+
+    /// As [`take_rejection`](Self::take_rejection), for the first of all messages.
+    pub fn take_first_rejection(&mut self) -> Option<(MessageId, StreamError)> {
+        self.rejected_messages.pop_front()
     }
 
     /// The application has noticed that a stream failed.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::core::{CoreStatistics, LinkCore, SendError};
+use crate::core::{CoreStatistics, LinkCore, SendError, StreamError};
 use crate::durable::Journal as _;
 use crate::error_code::ErrorCode;
 use crate::message::{MessageBatch, MessageId, ReceivedMessage};
@@ -26,8 +26,16 @@ pub enum LinkError {
     Journal(String),
     #[error(transparent)]
     Send(#[from] SendError),
+    /// Also of a message that the peer has rejected.
     #[error("the stream failed: {text} ({code})")]
     Stream { code: ErrorCode, text: String },
+}
+
+impl From<StreamError> for LinkError {
+    fn from(error: StreamError) -> Self {
+        let StreamError { code, text } = error;
+        Self::Stream { code, text }
+    }
 }
 
 impl From<LinkEnd> for LinkError {
@@ -230,14 +238,31 @@ impl Link {
         self.shared.outgoing.notify_one();
     }
 
-    /// Waits until the peer has acknowledged everything.
+    /// Waits until the peer has acknowledged or rejected everything.
+    ///
+    /// # Errors
+    /// [`LinkError::Stream`] if the peer has rejected a message and the application was not told yet; another call continues.
     pub async fn flush(&self) -> Result<(), LinkError> {
-        self.wait(|core| core.is_idle().then_some(())).await
+        let flushed = self.wait(|core| {
+            let rejection = core.take_first_rejection();
+            let rejected = rejection.map(|(_, failure)| Err(LinkError::from(failure)));
+            rejected.or_else(|| core.is_idle().then_some(Ok(())))
+        });
+        flushed.await?
     }
 
     /// Waits until the peer has acknowledged a message.
+    ///
+    /// # Errors
+    /// [`LinkError::Stream`] if the peer has rejected the message.
     pub async fn settled(&self, id: MessageId) -> Result<(), LinkError> {
-        self.wait(|core| core.is_settled(id).then_some(())).await
+        let settled = self.wait(|core| {
+            let rejected = core.take_rejection(id).map(LinkError::from);
+            rejected
+                .map(Err)
+                .or_else(|| core.is_settled(id).then_some(Ok(())))
+        });
+        settled.await?
     }
 
     /// Ends this end at once, without a word to the peer: its carrier is closed, and no other is opened.

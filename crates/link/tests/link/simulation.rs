@@ -128,6 +128,34 @@ fn messages_of_every_size_arrive_once_and_unchanged() {
     assert_eq!(simulation.client.core.queued_bytes(), 0);
 }
 
+/// An eighth of the message window is the most that a receiver collects.
+#[test]
+fn messages_that_the_peer_does_not_collect_are_reported() {
+    let mut server = LinkConfig::default();
+    server.limits.message_window_bytes = 2 << 20;
+    let mut simulation = Simulation::with_configs(LinkConfig::default(), server);
+    let core = &mut simulation.client.core;
+    // The limits of the peer are not known yet.
+    let fits = core.send(Priority::Normal, content(256 << 10, 1)).unwrap();
+    let early = core
+        .send(Priority::Normal, content((256 << 10) + 1, 1))
+        .unwrap();
+    simulation.connect();
+    simulation.run(FAST, |simulation| simulation.client.core.is_idle());
+    let core = &mut simulation.client.core;
+    assert!(core.is_settled(fits) && core.take_rejection(fits).is_none());
+    let rejection = core.take_rejection(early).expect("it is rejected");
+    assert_eq!(rejection.code, ErrorCode::TOO_LARGE);
+    assert!(rejection.text.contains("262144 bytes"), "{rejection:?}");
+    assert!(core.take_first_rejection().is_none());
+    let late = core.send(Priority::Normal, content((256 << 10) + 1, 1));
+    let (bytes, limit) = ((256 << 10) + 1, 256 << 10);
+    assert_eq!(late, Err(SendError::TooLarge { bytes, limit }));
+    core.send(Priority::Normal, content(256 << 10, 2)).unwrap();
+    simulation.run(FAST, |simulation| simulation.client.core.is_idle());
+    assert_eq!(simulation.server.messages.len(), 2);
+}
+
 #[test]
 fn huge_messages_arrive_as_streams() {
     let mut simulation = Simulation::new(LinkConfig::default());

@@ -76,9 +76,13 @@ const ID: LinkId = LinkId([7; 16]);
 
 impl Simulation {
     pub(crate) fn new(config: LinkConfig) -> Self {
+        Self::with_configs(config.clone(), config)
+    }
+
+    pub(crate) fn with_configs(client: LinkConfig, server: LinkConfig) -> Self {
         Self {
-            client: LinkEnd::new(ID, config.clone()),
-            server: LinkEnd::new(ID, config),
+            client: LinkEnd::new(ID, client),
+            server: LinkEnd::new(ID, server),
             now: Instant::now(),
             is_connected: false,
             server_knows_link: false,

@@ -3,10 +3,11 @@
 use std::io::{self, BufRead as _, Read as _};
 use std::path::PathBuf;
 
-use bytes::Bytes;
 use clap::Args;
+use link::core::SendError;
 use link::error_code::ErrorCode;
 use link::message::MessageId;
+use link::net::LinkError;
 use link::priority::Priority;
 use link_gateway::exchange::{FileAnswer, FileRequest, Publication, PublicationRejection};
 use tokio::sync::mpsc;
@@ -61,8 +62,11 @@ impl LinkPublishArgs {
             topic: self.topic,
             retain: self.retain,
             has_journal: self.journal.is_some(),
+            has_lines: self.lines,
             first_sent: None,
             sent: 0,
+            read: 0,
+            unsent: Vec::new(),
             rejected: 0,
             last_reason: String::new(),
         };
@@ -150,9 +154,14 @@ struct LinkPublisher<'a> {
     topic: String,
     retain: bool,
     has_journal: bool,
+    has_lines: bool,
     /// The first message of this command, which may follow others of a journal.
     first_sent: Option<MessageId>,
     sent: u64,
+    /// Messages of the input.
+    read: u64,
+    /// Those of them that could not be sent.
+    unsent: Vec<u64>,
     rejected: u64,
     last_reason: String,
 }
@@ -160,6 +169,7 @@ struct LinkPublisher<'a> {
 impl LinkPublisher<'_> {
     /// Returns when the node has published all messages.
     async fn publish(&mut self, input: PublishInput) -> Result<(), ClientError> {
+        let mut input_error = None;
         match input {
             PublishInput::One(payload) => self.send(&payload).await?,
             PublishInput::Lines(mut lines) => {
@@ -167,7 +177,12 @@ impl LinkPublisher<'_> {
                 loop {
                     tokio::select! {
                         line = lines.recv() => match line {
-                            Some(line) => self.send(&line?).await?,
+                            Some(Ok(line)) => self.send(&line).await?,
+                            // The lines before it are still sent.
+                            Some(Err(error)) => {
+                                input_error = Some(error);
+                                break;
+                            }
                             None => break,
                         },
                         message = self.link.link.receive() => {
@@ -181,8 +196,9 @@ impl LinkPublisher<'_> {
         let link = self.link;
         link.wait_connected().await?;
         link.run(self.finish()).await?;
-        match self.rejected {
-            0 => Ok(()),
+        match (input_error, self.rejected) {
+            (Some(error), _) => Err(error),
+            (None, 0) => Ok(()),
             _ => Err(ClientError::Rejected {
                 what: match self.rejected {
                     1 => "the message".into(),
@@ -203,21 +219,33 @@ impl LinkPublisher<'_> {
         }
         .encode(&mut content);
         let link = self.link;
-        let send = async {
-            let sent = link.link.send(Priority::Normal, Bytes::from(content)).await;
-            sent.map_err(|error| link.error(error))
-        };
-        let id = link.run(send).await?;
-        self.first_sent.get_or_insert(id);
-        self.sent += 1;
-        Ok(())
+        let send = async { Ok(link.link.send(Priority::Normal, content.into()).await) };
+        self.read += 1;
+        match link.run(send).await? {
+            Ok(id) => {
+                self.first_sent.get_or_insert(id);
+                self.sent += 1;
+                Ok(())
+            }
+            Err(LinkError::Send(error @ SendError::TooLarge { .. })) => {
+                self.unsent.push(self.read);
+                self.reject(Some(self.read), error.to_string());
+                Ok(())
+            }
+            Err(error) => Err(link.error(error)),
+        }
     }
 
     /// Waits until the node has published or rejected what was sent.
     async fn finish(&mut self) -> Result<(), ClientError> {
         let link = &self.link.link;
         let failed = |error| self.link.error(error);
-        link.flush().await.map_err(failed)?;
+        while let Err(error) = link.flush().await {
+            match error {
+                LinkError::Stream { code, text } => self.reject(None, format!("{text} ({code})")),
+                error => return Err(failed(error)),
+            }
+        }
         // The answer follows the rejections of all messages that have been acknowledged. A journal may contain requests
         // of earlier commands, so the number is not used again.
         let random = random_bytes();
@@ -247,18 +275,28 @@ impl LinkPublisher<'_> {
     /// Reports a rejection.
     fn handle(&mut self, id: MessageId, content: &[u8]) {
         if let Ok(PublicationRejection { rejected }) = serde_json::from_slice(content) {
-            self.rejected += 1;
-            let line = (self.first_sent.filter(|_| self.sent > 1))
-                .and_then(|first| (rejected.number + 1).checked_sub(first.number));
-            let message = match line {
-                Some(line) if line > 0 => format!("line {line}"),
-                _ => format!("a message to {:?}", rejected.topic),
-            };
-            if self.sent > 1 || self.has_journal {
-                eprintln!("the node rejected {message}: {}", rejected.reason);
+            // Messages of earlier commands in the journal have lower numbers.
+            let position = (self.first_sent)
+                .and_then(|first| (rejected.number + 1).checked_sub(first.number))
+                .filter(|&position| position > 0);
+            let mut line = position;
+            for unsent in &self.unsent {
+                line = line.map(|line| line + u64::from(*unsent <= line));
             }
-            self.last_reason = rejected.reason;
+            self.reject(line, rejected.reason);
         }
         self.link.link.acknowledge(id);
+    }
+
+    fn reject(&mut self, line: Option<u64>, reason: String) {
+        self.rejected += 1;
+        let message = match line {
+            Some(line) if self.has_lines => format!("line {line}"),
+            _ => format!("a message to {:?}", self.topic),
+        };
+        if self.has_lines || self.has_journal {
+            eprintln!("the node rejected {message}: {reason}");
+        }
+        self.last_reason = reason;
     }
 }

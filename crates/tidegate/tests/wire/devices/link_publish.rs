@@ -63,6 +63,7 @@ fn each_line_of_the_input_is_a_message() {
         error.contains("line 2: expected at most 1048576"),
         "{error}"
     );
+    watcher.recv_message("up/a", "short");
 }
 
 #[test]
@@ -96,6 +97,47 @@ fn a_journal_keeps_messages_until_the_node_has_them() {
     succeeded(&command(&[&publish[..], &options].concat()));
     let message = watcher.recv_message("up/a", "last");
     watcher.acknowledge(&message);
+    assert!(watcher.ping_for_packets().is_empty());
+}
+
+/// A node collects messages of several frames up to an eighth of its window for them.
+#[test]
+fn messages_that_are_too_large_for_the_node_are_reported() {
+    let node = node(&["p1"], "");
+    let mut watcher = watcher(&node);
+    let options = [node.address("link"), "up/a", "--token", "token-p1"];
+    let sizes = [255 * 1024, 257 * 1024, (1 << 20) - 100, 1 << 20];
+    for size in sizes {
+        let output = publish_lines(&options, &"x".repeat(size));
+        match size < 256 * 1024 {
+            true => drop(succeeded(&output)),
+            false => drop(error_of(&output, 4)),
+        }
+    }
+    // Before the node is known, they are accepted.
+    let journal = temporary_directory().join("journal");
+    let journal = ["--journal", journal.to_str().unwrap()];
+    for size in &sizes[1..] {
+        let away = ["127.0.0.1:1", "up/a", "--connect-timeout", "1"];
+        let stored = publish_lines(&[&away[..], &journal].concat(), &"x".repeat(*size));
+        error_of(&stored, 3);
+    }
+    let lines = [&options[..], &journal, &["--lines"]].concat();
+    let error = error_of(&publish_lines(&lines, "last\n"), 4);
+    assert!(error.contains("3 messages, the last one"), "{error}");
+    let lines = [&options[..], &["--lines"]].concat();
+    let input = format!("one\n{}\nthree\n", "x".repeat(300_000));
+    let error = error_of(&publish_lines(&lines, &input), 4);
+    assert!(error.contains("line 2: a message of "), "{error}");
+    assert!(error.contains("at most 262144 bytes"), "{error}");
+    let mut expect = |content: &str| {
+        let message = watcher.recv_message("up/a", content);
+        watcher.acknowledge(&message);
+    };
+    expect(&"x".repeat(sizes[0]));
+    for line in ["last", "one", "three"] {
+        expect(line);
+    }
     assert!(watcher.ping_for_packets().is_empty());
 }
 
