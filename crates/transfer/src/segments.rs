@@ -94,13 +94,12 @@ impl FileService {
         Ok(WrittenSegment { entry: Some(entry) })
     }
 
-    /// Charges received bytes to the rate of their sender. Returns until when it has to pause, in milliseconds since
+    /// Charges received bytes to the rates of their sender, its product and namespace, and the node. Returns until when it has to pause, in milliseconds since
     /// 1970; 0: it need not.
     #[must_use]
     pub fn charge_rate(&self, owner: &FileOwner, bytes: u64) -> u64 {
         let settings = &self.inner.settings;
-        let rates = (settings.max_bytes_per_s, settings.max_bytes_per_s_per_owner);
-        self.inner.rates.charge(owner, bytes, rates, now_ms())
+        self.inner.rates.charge(owner, bytes, settings, now_ms())
     }
 
     /// Checks the limits for a segment.

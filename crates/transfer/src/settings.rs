@@ -24,8 +24,10 @@ pub struct TransferSettings {
     pub max_files_per_product: u64,
     pub max_bytes_per_product: u64,
     pub max_transfers_per_product: u64,
-    /// Limit of all senders of one namespace. Its files and bytes are quotas of the namespace.
+    pub max_bytes_per_s_per_product: u64,
+    /// Limits of all senders of one namespace. Its files and bytes are quotas of the namespace.
     pub max_transfers_per_namespace: u64,
+    pub max_bytes_per_s_per_namespace: u64,
     /// Free space on the file system that files leave to others.
     pub min_free_bytes: u64,
     /// How long a transfer may stay incomplete after its last segment; a sender may ask for less, but not for less than
@@ -58,7 +60,9 @@ impl Default for TransferSettings {
             max_files_per_product: 100_000,
             max_bytes_per_product: 1 << 40,
             max_transfers_per_product: 1000,
+            max_bytes_per_s_per_product: 0,
             max_transfers_per_namespace: 1000,
+            max_bytes_per_s_per_namespace: 0,
             min_free_bytes: 512 << 20,
             min_segments_ttl_s: 300,
             max_segments_ttl_s: 86_400,

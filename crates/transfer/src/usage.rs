@@ -26,7 +26,7 @@ pub struct NamespaceFileLimits {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum UsageScope {
+pub(crate) enum UsageScope {
     Owner(OwnerKind, Box<str>),
     Product(Box<str>),
     Namespace(Box<str>),
@@ -34,7 +34,7 @@ enum UsageScope {
 }
 
 impl UsageScope {
-    fn all_of(owner: &FileOwner) -> impl Iterator<Item = Self> {
+    pub(crate) fn all_of(owner: &FileOwner) -> impl Iterator<Item = Self> {
         let product = owner.product.as_deref().map(|id| Self::Product(id.into()));
         [
             Self::Owner(owner.kind, owner.id.as_str().into()),

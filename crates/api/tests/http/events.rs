@@ -24,6 +24,10 @@ pub(crate) async fn open(server: &Server, target: &str, fields: &str) -> TcpStre
     stream
 }
 
+/// Fields of a request for a WebSocket.
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
 /// Reads until this text has arrived.
 pub(crate) async fn read_until(stream: &mut TcpStream, text: &str) -> String {
     let mut read = Vec::new();
@@ -120,9 +124,7 @@ async fn counters_are_sent_periodically_and_losses_are_reported() {
 async fn a_websocket_carries_the_same() {
     let state = FakeState::with_clients(0);
     let server = Server::start(&state).await;
-    let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-    let mut stream = open(&server, "/api/v1/events?types=disconnected", fields).await;
+    let mut stream = open(&server, "/api/v1/events?types=disconnected", UPGRADE).await;
     let head = read_until(&mut stream, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     assert!(head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
@@ -241,4 +243,35 @@ async fn the_progress_of_a_transfer_is_streamed_until_it_is_deleted() {
     server.files.delete(&id).unwrap();
     let end = async { while stream.read(&mut [0; 4096]).await.unwrap() > 0 {} };
     timeout(DEADLINE, end).await.expect("the stream ends");
+}
+
+#[tokio::test]
+async fn a_websocket_carries_the_progress_of_a_transfer() {
+    let server = Server::start(&FakeState::with_clients(0)).await;
+    let owner = transfer::FileOwner::client("c");
+    let request = transfer::TransferRequest::new(owner, "f", "f.bin");
+    let id = server.files.begin(request).unwrap().info().id.clone();
+    let target = transfer::FileTarget::Id(&id);
+    let mut stream = open(&server, &format!("/api/v1/files/{id}/events"), UPGRADE).await;
+    let first = read_until(&mut stream, "\"received_bytes\":0").await;
+    assert!(first.starts_with("HTTP/1.1 101 "), "{first}");
+    assert!(first.contains("\"event\":\"file\""), "{first}");
+    let written = server.files.write(target, 0, b"12345", None).unwrap();
+    server.files.commit(&written).unwrap();
+    read_until(&mut stream, "\"received_bytes\":5").await;
+    server.files.finish(target, None, None).unwrap();
+    read_until(&mut stream, "\"state\":\"complete\"").await;
+    server.files.delete(&id).unwrap();
+    // A close frame; the client acknowledges it, masked with zeros.
+    let acknowledged = async {
+        let mut frame = [0; 2];
+        stream.read_exact(&mut frame).await.unwrap();
+        assert_eq!(frame[0], 0x88, "a close frame");
+        let closing = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe8];
+        stream.write_all(&closing).await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+    };
+    timeout(DEADLINE, acknowledged)
+        .await
+        .expect("the stream ends");
 }

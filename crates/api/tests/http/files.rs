@@ -96,6 +96,9 @@ async fn a_file_is_uploaded_listed_downloaded_and_deleted() {
     assert!(field(&whole, "content-disposition").contains("filename*=utf-8''a%20b.txt"));
     let expected = format!("sha-256=:{}:", sha256_base64(body.as_bytes()));
     assert_eq!(field(&whole, "repr-digest"), expected.to_ascii_lowercase());
+    // RFC 3230; `field` returns lower case.
+    let expected = format!("sha-256={}", sha256_base64(body.as_bytes()));
+    assert_eq!(field(&whole, "digest"), expected.to_ascii_lowercase());
     let head = request(address, "HEAD", &path, "", "").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
     assert_eq!(field(&head, "content-length"), "2500000");

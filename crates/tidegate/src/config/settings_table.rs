@@ -61,7 +61,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "devices",
         "The registry of devices. Devices are created over the API. Products are created over the API, or declared in `[[product]]` with `id` and the \
          other fields of the API, the thing model also as `model_file`; see [Devices](../guides/devices.md). Likewise device groups in `[[device_group]]`, rule chains in \
-         `[[rule_chain]]`, [namespaces](../guides/namespaces.md) in `[[namespace]]`, and [pull sources](../guides/pull.md) in `[[pull_source]]`.",
+         `[[rule_chain]]`, [namespaces](../guides/namespaces.md) in `[[namespace]]`, [relay endpoints](relay.md#fields) in `[[endpoint]]`, and [pull sources](../guides/pull.md) in `[[pull_source]]`.",
     ),
     (
         "telemetry",
@@ -438,7 +438,9 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("files.max_files_per_product", files.max_files_per_product, Count(0, 10_000_000), "Maximum number of files of all devices of one product. Quotas of namespaces are set in the namespace."),
     setting!("files.max_bytes_per_product", files.max_bytes_per_product, Bytes(0, MAX_FILES), "Maximum bytes of these files."),
     setting!("files.max_transfers_per_product", files.max_transfers_per_product, Count(1, 100_000), "Maximum number of transfers of all devices of one product that are not complete."),
+    setting!("files.max_bytes_per_s_per_product", files.max_bytes_per_s_per_product, Bytes(0, MAX_MEMORY), "Maximum bytes per second that all devices of one product send together; then they are paused. 0 means no limit."),
     setting!("files.max_transfers_per_namespace", files.max_transfers_per_namespace, Count(1, 100_000), "Maximum number of transfers of one namespace that are not complete."),
+    setting!("files.max_bytes_per_s_per_namespace", files.max_bytes_per_s_per_namespace, Bytes(0, MAX_MEMORY), "Maximum bytes per second that all senders of one namespace send together; then they are paused. 0 means no limit."),
     setting!("files.min_free_bytes", files.min_free_bytes, Bytes(0, MAX_MEMORY), "A transfer that would leave less free space than this on the file system is rejected when it begins."),
     setting!("files.min_segments_ttl_s", files.min_segments_ttl_s, Seconds(1, 31_536_000), "Shortest time without a new segment that a sender may set for the expiry of its transfer."),
     setting!("files.max_segments_ttl_s", files.max_segments_ttl_s, Seconds(1, 31_536_000), "Time without a new segment after which a transfer that is not complete is removed; a sender may set a shorter one."),

@@ -1,5 +1,7 @@
 //! Firmware over MQTT and HTTP: ThingsBoard's own client, chunks of all sizes, limits of clients, and states.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -7,7 +9,7 @@ use serde_json::{Value, json};
 use super::{api, ask, connect, get, login, product, with_token};
 use crate::interop::client::Client;
 use crate::interop::{find_program, installed, skipped};
-use crate::support::{Connect, Node, Props, Publish, Raw, eventually, kind};
+use crate::support::{Connect, DEADLINE, Node, Props, Publish, Raw, eventually, kind};
 
 const MAXIMUM_PACKET_SIZE: u8 = 0x27;
 
@@ -390,6 +392,75 @@ fn a_device_made_for_jetlinks_upgrades_by_a_signed_link() {
         rejections["count"], 0,
         "evaluated messages are listed as ignored: {rejections}"
     );
+}
+
+/// Waits until the stream of a campaign contains a text.
+fn read_until(stream: &mut TcpStream, text: &str) {
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains(text) {
+        let mut some = [0; 4096];
+        let count = stream.read(&mut some).unwrap();
+        let shown = String::from_utf8_lossy(&seen);
+        assert_ne!(count, 0, "the stream ends before {text:?}: {shown}");
+        seen.extend_from_slice(&some[..count]);
+    }
+}
+
+#[test]
+fn waves_of_groups_are_notified_one_after_the_other_and_the_progress_is_streamed() {
+    let ids = ["p0", "p1", "p2", "p3", "p4"];
+    let node = node(&ids);
+    package(&node, "v1", json!({}), &image(1000));
+    let group = |id: &str, members: &[&str]| {
+        let (status, answer) = api(
+            &node,
+            "PUT",
+            &format!("device-groups/{id}"),
+            &json!({"devices": members}),
+        );
+        assert!(status < 300, "{answer}");
+    };
+    group("lab", &["p3"]);
+    group("office", &["p1", "p4"]);
+    let campaign = json!({
+        "package": "pump-v1", "max_devices_per_minute": 0,
+        "waves": [{"group": "lab"}, {"group": "office"}],
+    });
+    let (status, made) = api(&node, "POST", "firmware-campaigns", &campaign);
+    assert_eq!(status, 201, "{made}");
+    let mut stream = TcpStream::connect(node.address("http")).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let request = "GET /api/v1/firmware-campaigns/1/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    read_until(&mut stream, "event: campaign");
+    let started = || -> Vec<String> {
+        let listed = get(&node, "firmware-campaigns/1/devices");
+        let listed = listed["data"].as_array().unwrap().iter();
+        let started = listed.filter(|row| row["state"] == "started");
+        let mut ids: Vec<_> = started
+            .map(|row| row["device"].as_str().unwrap().to_owned())
+            .collect();
+        ids.sort();
+        ids
+    };
+    // The devices of no group are the last wave.
+    for wave in [&["p3"][..], &["p1", "p4"], &["p0", "p2"]] {
+        eventually("the wave is notified", || started() == wave);
+        for id in wave {
+            let updated = json!({"current_fw_title": "pump", "current_fw_version": "v1"});
+            assert_eq!(
+                api(&node, "POST", &format!("token-{id}/telemetry"), &updated).0,
+                200
+            );
+        }
+    }
+    read_until(&mut stream, "\"status\":\"completed\"");
+    assert_eq!(
+        api(&node, "DELETE", "firmware-campaigns/1", &Value::Null).0,
+        204
+    );
+    // The stream ends with the campaign.
+    read_until(&mut stream, "0\r\n\r\n");
 }
 
 #[test]
