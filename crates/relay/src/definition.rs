@@ -277,8 +277,7 @@ impl EndpointDefinition {
             return Err(invalid("allowed_origins", detail));
         }
         for origin in &self.allowed_origins {
-            let host = (origin.strip_prefix("https://")).or(origin.strip_prefix("http://"));
-            if host.is_none_or(|host| host.is_empty() || host.contains('/')) {
+            if !ws::is_origin(origin) {
                 let detail = format!(
                     "expected an origin such as https://example.org, without a path, found {origin:?}"
                 );
@@ -380,6 +379,9 @@ mod tests {
         assert!(with_header(256).unwrap_err().to_string().contains("255"));
         assert!(error(json!({"max_connections": 0})).contains("from 1 to 1000000"));
         assert!(error(json!({"allowed_origins": ["example.org"]})).contains("https://example.org"));
+        assert!(error(json!({"allowed_origins": ["https://a/"]})).contains("without a path"));
+        let origins = json!(["https://a:8443", "file://", "null", "app://x"]);
+        assert!(EndpointDefinition::read(json!({"allowed_origins": origins}), None).is_ok());
         assert!(
             error(json!({"access_key": "short"})).starts_with("access_key: expected 16 to 128")
         );

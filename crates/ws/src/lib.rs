@@ -21,7 +21,7 @@ pub use handshake::client::{
 };
 pub use handshake::server::{
     PrefixPath, ServerHandshake, ServerHandshakeAccepted, ServerHandshakeRejected,
-    ServerHandshakeStep, ServerOptions,
+    ServerHandshakeStep, ServerOptions, is_origin,
 };
 pub use handshake::{DEFAULT_MAX_HEADER_BYTES, accept_key};
 pub use mask::{MaskKeys, apply_mask};

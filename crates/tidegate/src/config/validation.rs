@@ -384,8 +384,7 @@ fn finish_origins(listener: &ListenerDraft, draft: &mut ConfigDraft) -> Vec<Stri
         .filter(|it| !it.is_empty());
     let origins: Vec<String> = origins.map(str::to_owned).collect();
     for origin in &origins {
-        let host = (origin.strip_prefix("https://")).or(origin.strip_prefix("http://"));
-        if host.is_none_or(|host| host.is_empty() || host.contains('/')) {
+        if !ws::is_origin(origin) {
             let key = key_of(&listener.rest, "allowed_origins");
             let message = format!(
                 "expected origins such as \"https://example.org\", without a path, found {origin:?}"

@@ -311,6 +311,23 @@ fn check_request_line(
     ))
 }
 
+/// Whether a text is an origin as clients send it (RFC 6454 section 6.2): `null`, or a scheme, `://`, and a host with an optional
+/// port. Only `http` and `https` require the host: libraries for devices send `file://`.
+#[must_use]
+pub fn is_origin(text: &str) -> bool {
+    let Some((scheme, authority)) = text.split_once("://") else {
+        return text == "null";
+    };
+    let is_scheme_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let is_web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(is_scheme_byte)
+        && (!authority.is_empty() || !is_web)
+        && authority
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"/,".contains(&byte))
+}
+
 /// RFC 6455 section 10.2: a browser names the page that opens the connection, so that other sites cannot use a visitor's
 /// access to the node.
 fn check_origin(options: &ServerOptions, origin: Option<&str>) -> Result<(), ServerHandshakeError> {

@@ -249,6 +249,44 @@ fn guessed_ids_are_answered_alike() {
 }
 
 #[test]
+fn a_flood_of_guessed_ids_disturbs_nobody() {
+    const GUESSES: usize = 4000;
+    const THREADS: usize = 4;
+    if !own_node() {
+        return;
+    }
+    let node = Node::start(&[]);
+    let (mut a, mut b) = connected(&node, json!({"mode": "direct"}));
+    let before = node.resident_bytes();
+    std::thread::scope(|scope| {
+        let guess = |thread: usize| {
+            for number in 0..GUESSES / THREADS {
+                let guess = format!("guess-{thread}-{number}");
+                let mut client = RelayClient::connect(&node, &guess);
+                assert_eq!(client.expect_json()["code"], "INVALID_ENDPOINT");
+                assert_eq!(client.expect_close().0, 1008);
+            }
+        };
+        let guessers: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || guess(thread)))
+            .collect();
+        let mut number = 0;
+        while guessers.iter().any(|guesser| !guesser.is_finished()) {
+            number += 1;
+            a.send_text(&number.to_string());
+            assert_eq!(b.expect_text(), number.to_string());
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    });
+    let grown = node.resident_bytes().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes");
+    let metrics = crate::listeners::get(&node, "/metrics").body;
+    let counted = format!("tidegate_relay_connections_rejected_total {GUESSES}");
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+    eventually("the guessers are gone", || ws_connections(&node) == 2);
+}
+
+#[test]
 fn half_open_upgrades_take_no_more_than_the_connections_of_the_listener() {
     if !own_node() {
         return;

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use super::{BINARY, RelayClient, TEXT, ask};
+use super::{BINARY, RelayClient, TEXT, ask, change_endpoint};
 use crate::api::own_node;
 use crate::interop::client::Client;
 use crate::interop::mqtt_js::packages;
@@ -169,6 +169,9 @@ fn the_handshake_of_the_arduino_library_is_accepted() {
         return;
     }
     let (node, mut peer) = set_up();
+    let with_origins =
+        json!({"mode": "direct", "allowed_origins": ["https://example.org", "file://"]});
+    change_endpoint(&node, "workshop", with_origins);
     let mut socket = TcpStream::connect(node.address("ws")).unwrap();
     let request = "GET /ws/workshop HTTP/1.1\r\nHost: 192.168.1.10:8083\r\nConnection: Upgrade\r\n\
          Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
