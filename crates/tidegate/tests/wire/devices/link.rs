@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 
 use super::{api, ask, get, product, state, with_token};
 use crate::certificates::Authority;
+use crate::mqtt5::scram::credential;
 use crate::support::{Node, Random, Raw, SmallDisk, eventually, kind, temporary_directory};
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -269,6 +270,58 @@ fn wrong_credentials_are_rejected() {
     }
     assert_eq!(metric(&node, "link_connections_rejected_total"), 3);
     assert_eq!(metric(&node, "links"), 0);
+}
+
+#[test]
+fn passwords_and_client_certificates_are_accepted() {
+    let authority = Authority::new(temporary_directory());
+    let server = authority.issue_server("server");
+    let config = format!(
+        "[[user]]\nusername = \"alice\"\ncredential = \"{}\"\n\
+         [[listener]]\nname = \"links\"\nbind = \"127.0.0.1:0\"\nallow_anonymous = false\n\
+         tls = {{ certificate = {:?}, private_key = {:?}, client_ca = {:?}, require_client_certificate = true, common_name_as_username = true }}\n",
+        credential(b"wonderland", b"salt of alice", 4096),
+        server.certificate,
+        server.key,
+        authority.certificate_path(),
+    );
+    let node = node(&[], &config);
+    let mut watcher = Raw::client(&node, 5);
+    watcher.subscribe("up/#", 0);
+    let folder = temporary_directory();
+    let password = |text: &str| {
+        let file = folder.join(text);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let publish = ["publish", node.address("link"), "up/a", "-m", "by password"];
+    let login = |file: &str| {
+        let login = ["--username", "alice", "--password-file", file];
+        command(&[&publish[..], &login].concat())
+    };
+    let rejected = login(&password("looking-glass"));
+    assert_eq!(rejected.status.code(), Some(4), "{rejected:?}");
+    succeeded(&login(&password("wonderland")));
+    watcher.recv_message("up/a", "by password");
+
+    let (_, port) = node.address("links").rsplit_once(':').unwrap();
+    let (secure, ca) = (
+        format!("tls://localhost:{port}"),
+        authority.certificate_path(),
+    );
+    let publish = ["publish", &secure, "up/b", "-m", "by certificate"];
+    let publish = [&publish[..], &["--cafile", ca.to_str().unwrap()]].concat();
+    let identity = authority.issue_client("sensor-17");
+    let certificate = [
+        "--cert",
+        identity.certificate.to_str().unwrap(),
+        "--key",
+        identity.key.to_str().unwrap(),
+    ];
+    succeeded(&command(&[&publish[..], &certificate].concat()));
+    watcher.recv_message("up/b", "by certificate");
+    let without = command(&[&publish[..], &["--connect-timeout", "2"]].concat());
+    assert!(!without.status.success(), "{without:?}");
 }
 
 #[test]

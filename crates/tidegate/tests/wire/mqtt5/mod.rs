@@ -28,7 +28,7 @@ mod publish_actions;
 mod publish_properties;
 mod qos;
 mod request_response;
-mod scram;
+pub(crate) mod scram;
 mod server_redirection;
 mod session_state;
 mod shared_subscriptions;
