@@ -406,13 +406,12 @@ impl CopyReceiver {
         };
         origin.adopt_at = None;
         origin.is_standby = false;
-        if origin.peer.is_some() || !is_returning {
-            self.parts.owner.end_succession(node, false);
-        } else {
-            origin.return_until = Some(Instant::now() + RETURN_TIMEOUT);
-        }
         if origin.peer.is_some() {
-            return;
+            return self.parts.owner.end_succession(node, false);
+        }
+        match is_returning {
+            true => origin.return_until = Some(Instant::now() + RETURN_TIMEOUT),
+            false => self.parts.owner.end_succession(node, false),
         }
         if let Some(copy) = origin.copy.take() {
             copy.close();

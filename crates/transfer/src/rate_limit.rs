@@ -53,9 +53,9 @@ impl RateLimits {
         if scopes.len() >= MAX_TRACKED {
             scopes.retain(|_, free_at_us| *free_at_us > now_us);
         }
+        let scaled_bytes = bytes.saturating_mul(1_000_000);
         for scope in UsageScope::all_of(owner) {
-            let cost_us = bytes.saturating_mul(1_000_000);
-            if let Some(cost_us) = cost_us.checked_div(rate_of(&scope, settings)) {
+            if let Some(cost_us) = scaled_bytes.checked_div(rate_of(&scope, settings)) {
                 let free_at_us = scopes.entry(scope).or_default();
                 *free_at_us = (*free_at_us).max(now_us).saturating_add(cost_us);
                 until_us = until_us.max(*free_at_us);

@@ -94,8 +94,8 @@ impl FileService {
         Ok(WrittenSegment { entry: Some(entry) })
     }
 
-    /// Charges received bytes to the rates of their sender, its product and namespace, and the node. Returns until when it has to pause, in milliseconds since
-    /// 1970; 0: it need not.
+    /// Charges received bytes to the rates of their sender, its product and namespace, and the node. Returns until when the
+    /// sender has to pause, in milliseconds since 1970; 0: it need not.
     #[must_use]
     pub fn charge_rate(&self, owner: &FileOwner, bytes: u64) -> u64 {
         let settings = &self.inner.settings;

@@ -225,12 +225,17 @@ async fn streams_end_at_once_with_the_credentials_that_opened_them() {
     }
 }
 
+/// Begins a transfer and returns its id.
+fn begin_transfer(server: &Server) -> String {
+    let owner = transfer::FileOwner::client("c");
+    let request = transfer::TransferRequest::new(owner, "f", "f.bin");
+    server.files.begin(request).unwrap().info().id.clone()
+}
+
 #[tokio::test]
 async fn the_progress_of_a_transfer_is_streamed_until_it_is_deleted() {
     let server = Server::start(&FakeState::with_clients(0)).await;
-    let owner = transfer::FileOwner::client("c");
-    let request = transfer::TransferRequest::new(owner, "f", "f.bin");
-    let id = server.files.begin(request).unwrap().info().id.clone();
+    let id = begin_transfer(&server);
     let target = transfer::FileTarget::Id(&id);
     let mut stream = open(&server, &format!("/api/v1/files/{id}/events"), "").await;
     let first = read_until(&mut stream, "\"received_bytes\":0").await;
@@ -248,9 +253,7 @@ async fn the_progress_of_a_transfer_is_streamed_until_it_is_deleted() {
 #[tokio::test]
 async fn a_websocket_carries_the_progress_of_a_transfer() {
     let server = Server::start(&FakeState::with_clients(0)).await;
-    let owner = transfer::FileOwner::client("c");
-    let request = transfer::TransferRequest::new(owner, "f", "f.bin");
-    let id = server.files.begin(request).unwrap().info().id.clone();
+    let id = begin_transfer(&server);
     let target = transfer::FileTarget::Id(&id);
     let mut stream = open(&server, &format!("/api/v1/files/{id}/events"), UPGRADE).await;
     let first = read_until(&mut stream, "\"received_bytes\":0").await;

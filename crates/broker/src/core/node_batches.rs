@@ -94,6 +94,11 @@ impl SentBatches {
         self.unlogged.iter()
     }
 
+    /// The number of the first one of these.
+    pub(super) fn first_unlogged(&self) -> u64 {
+        self.logged + 1
+    }
+
     pub(super) fn unlogged_bytes(&self) -> usize {
         self.unlogged_bytes
     }

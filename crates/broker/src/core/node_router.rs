@@ -437,7 +437,7 @@ impl NodeRouter {
     fn pass_on_unlogged(&mut self, slot: u8, mut node: RemoteNode, successor: Option<Successor>) {
         let mut touched = BatchRecipients::default();
         let open = std::mem::take(&mut node.batch);
-        let first = node.sent.last() + 1 - node.sent.unlogged().count() as u64;
+        let first = node.sent.first_unlogged();
         let unlogged = node
             .sent
             .unlogged()
@@ -446,11 +446,11 @@ impl NodeRouter {
         for (number, batch) in (first..).zip(batches) {
             let Some(batch) = batch else { continue };
             // The node has got it in its present slot.
-            let is_known = matches!(successor, Some(Successor::Returned(_)))
+            let is_received = matches!(successor, Some(Successor::Returned(_)))
                 && (node.returned_after).is_some_and(|last| number > last);
             for crossing in batch.iter() {
                 match (&crossing.member, successor) {
-                    (None, Some(_)) if is_known => {}
+                    (None, Some(_)) if is_received => {}
                     (Some(member), _) => {
                         self.send_to_member(&crossing.view, member, &mut touched);
                     }
@@ -610,7 +610,7 @@ impl NodeRouter {
                 self.confirm_later(from, sequence);
                 let node = self.nodes[usize::from(slot)].as_ref();
                 if let Some(name) = node.map(|node| node.name.clone()) {
-                    self.complete_returned(&name);
+                    self.finish_return(&name);
                 }
             }
             NodeMessage::Applied { sequence } => peer.applied = peer.applied.max(sequence),

@@ -66,7 +66,7 @@ impl LinkPublishArgs {
             first_sent: None,
             sent: 0,
             read: 0,
-            unsent: Vec::new(),
+            unsent_lines: Vec::new(),
             rejected: 0,
             last_reason: String::new(),
         };
@@ -98,7 +98,7 @@ enum PublishInput {
     Lines(mpsc::Receiver<Result<Vec<u8>, ClientError>>),
 }
 
-fn input_error(error: io::Error) -> ClientError {
+fn read_error(error: io::Error) -> ClientError {
     let what = "cannot read standard input".into();
     ClientError::Local { what, error }
 }
@@ -112,7 +112,7 @@ fn too_long(what: &str) -> ClientError {
 fn read_input() -> Result<Vec<u8>, ClientError> {
     let mut content = Vec::new();
     let mut input = io::stdin().lock().take(MAX_MESSAGE_BYTES + 1);
-    input.read_to_end(&mut content).map_err(input_error)?;
+    input.read_to_end(&mut content).map_err(read_error)?;
     match content.len() as u64 > MAX_MESSAGE_BYTES {
         false => Ok(content),
         true => Err(too_long("the message")),
@@ -138,7 +138,7 @@ fn read_lines() -> mpsc::Receiver<Result<Vec<u8>, ClientError>> {
                     Err(too_long(&format!("line {number}")))
                 }
                 Ok(_) => Ok(line),
-                Err(error) => Err(input_error(error)),
+                Err(error) => Err(read_error(error)),
             };
             let has_failed = line.is_err();
             if is_last || lines.blocking_send(line).is_err() || has_failed {
@@ -161,7 +161,7 @@ struct LinkPublisher<'a> {
     /// Messages of the input.
     read: u64,
     /// Those of them that could not be sent.
-    unsent: Vec<u64>,
+    unsent_lines: Vec<u64>,
     rejected: u64,
     last_reason: String,
 }
@@ -187,7 +187,7 @@ impl LinkPublisher<'_> {
                         },
                         message = self.link.link.receive() => {
                             let message = message.map_err(|error| self.link.error(error))?;
-                            self.handle(message.id, &message.payload.into_bytes());
+                            self.handle_answer(message.id, &message.payload.into_bytes());
                         }
                     }
                 }
@@ -228,8 +228,8 @@ impl LinkPublisher<'_> {
                 Ok(())
             }
             Err(LinkError::Send(error @ SendError::TooLarge { .. })) => {
-                self.unsent.push(self.read);
-                self.reject(Some(self.read), error.to_string());
+                self.unsent_lines.push(self.read);
+                self.record_rejection(Some(self.read), error.to_string());
                 Ok(())
             }
             Err(error) => Err(link.error(error)),
@@ -242,7 +242,9 @@ impl LinkPublisher<'_> {
         let failed = |error| self.link.error(error);
         while let Err(error) = link.flush().await {
             match error {
-                LinkError::Stream { code, text } => self.reject(None, format!("{text} ({code})")),
+                LinkError::Stream { code, text } => {
+                    self.record_rejection(None, format!("{text} ({code})"))
+                }
                 error => return Err(failed(error)),
             }
         }
@@ -263,7 +265,7 @@ impl LinkPublisher<'_> {
         loop {
             let message = link.receive().await.map_err(failed)?;
             let content = message.payload.into_bytes();
-            self.handle(message.id, &content);
+            self.handle_answer(message.id, &content);
             if serde_json::from_slice(&content)
                 .is_ok_and(|answer: FileAnswer| answer.request == number)
             {
@@ -273,22 +275,23 @@ impl LinkPublisher<'_> {
     }
 
     /// Reports a rejection.
-    fn handle(&mut self, id: MessageId, content: &[u8]) {
+    fn handle_answer(&mut self, id: MessageId, content: &[u8]) {
         if let Ok(PublicationRejection { rejected }) = serde_json::from_slice(content) {
             // Messages of earlier commands in the journal have lower numbers.
-            let position = (self.first_sent)
-                .and_then(|first| (rejected.number + 1).checked_sub(first.number))
-                .filter(|&position| position > 0);
-            let mut line = position;
-            for unsent in &self.unsent {
-                line = line.map(|line| line + u64::from(*unsent <= line));
-            }
-            self.reject(line, rejected.reason);
+            let position =
+                (self.first_sent).and_then(|first| rejected.number.checked_sub(first.number));
+            let line = position.map(|position| {
+                let unsent_lines = self.unsent_lines.iter();
+                unsent_lines.fold(position + 1, |line, unsent| {
+                    line + u64::from(*unsent <= line)
+                })
+            });
+            self.record_rejection(line, rejected.reason);
         }
         self.link.link.acknowledge(id);
     }
 
-    fn reject(&mut self, line: Option<u64>, reason: String) {
+    fn record_rejection(&mut self, line: Option<u64>, reason: String) {
         self.rejected += 1;
         let message = match line {
             Some(line) if self.has_lines => format!("line {line}"),

@@ -124,7 +124,7 @@ impl NodeRouter {
 
     /// A node has announced everything. What it wants is sent to it from now on, so that it is not sent again if it turns
     /// out that it keeps its sessions.
-    pub(super) fn complete_returned(&mut self, node: &str) {
+    pub(super) fn finish_return(&mut self, node: &str) {
         let (lost, _) = self.slots_of(node);
         for slot in lost {
             self.send_batch(slot);

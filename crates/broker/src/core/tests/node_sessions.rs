@@ -230,20 +230,31 @@ fn a_session_that_is_registered_late_is_kept_instead_of_a_new_one() {
     }
 }
 
+/// Three nodes, the second of which has the session of a client that is not connected.
+fn cluster_with_session(seed: u64, client_id: &str) -> ClusterSim {
+    let mut cluster = ClusterSim::new(3, 1, seed, false);
+    let client = cluster.connect(1, 0, client_id, false);
+    cluster.nodes[1].drop_connection(client);
+    cluster.settle();
+    cluster
+}
+
+/// The second node has started again. It is not reachable yet, and has not read its sessions.
+fn restart_second_node(cluster: &mut ClusterSim, seed: u64) {
+    for other in [0, 2] {
+        cluster.lose(other, 1, PeerLoss::Reconnecting);
+        cluster.lose(1, other, PeerLoss::Silent);
+    }
+    cluster.nodes[1] = Sim::in_cluster(&name(1), 1, seed, true);
+}
+
 /// The other nodes learn that a node has started again some milliseconds before it can be reached.
 #[test]
 fn clients_wait_for_a_node_that_starts_again() {
     for n in 0..20 {
-        let mut cluster = ClusterSim::new(3, 1, 900 + n, false);
         let id = format!("client-{n}");
-        let client = cluster.connect(1, 0, &id, false);
-        cluster.nodes[1].drop_connection(client);
-        cluster.settle();
-        for other in [0, 2] {
-            cluster.lose(other, 1, PeerLoss::Reconnecting);
-            cluster.lose(1, other, PeerLoss::Silent);
-        }
-        cluster.nodes[1] = Sim::in_cluster(&name(1), 1, n + 1, true);
+        let mut cluster = cluster_with_session(900 + n, &id);
+        restart_second_node(&mut cluster, n + 1);
         cluster.settle();
         let client = cluster.connect(0, 0, &id, false);
         cluster.pass(500);
@@ -267,16 +278,9 @@ fn clients_wait_for_a_node_that_starts_again() {
 #[test]
 fn a_node_that_needs_longer_to_return_keeps_its_sessions() {
     for n in 0..20 {
-        let mut cluster = ClusterSim::new(3, 1, 960 + n, false);
         let id = format!("client-{n}");
-        let client = cluster.connect(1, 0, &id, false);
-        cluster.nodes[1].drop_connection(client);
-        cluster.settle();
-        for other in [0, 2] {
-            cluster.lose(other, 1, PeerLoss::Reconnecting);
-            cluster.lose(1, other, PeerLoss::Silent);
-        }
-        cluster.nodes[1] = Sim::in_cluster(&name(1), 1, n + 1, true);
+        let mut cluster = cluster_with_session(960 + n, &id);
+        restart_second_node(&mut cluster, n + 1);
         cluster.pass(2500);
         let client = cluster.connect(0, 0, &id, false);
         let answer = connack(&mut cluster.nodes[0], client);
@@ -295,11 +299,8 @@ fn a_node_that_needs_longer_to_return_keeps_its_sessions() {
 #[test]
 fn a_node_that_has_lost_most_others_at_once_gives_no_new_sessions_at_once() {
     for n in 0..20 {
-        let mut cluster = ClusterSim::new(3, 1, 980 + n, false);
         let id = format!("client-{n}");
-        let client = cluster.connect(1, 0, &id, false);
-        cluster.nodes[1].drop_connection(client);
-        cluster.settle();
+        let mut cluster = cluster_with_session(980 + n, &id);
         cluster.separate(0, 1);
         cluster.separate(0, 2);
         let client = cluster.connect(0, 0, &id, false);
