@@ -23,8 +23,9 @@ pub struct LinkConfig {
     pub limits: Limits,
     pub size_classes: SizeClassTable,
     pub ack_policy: AckPolicy,
-    /// Bytes of messages of one frame that are not acknowledged, and the same of larger messages; beyond it, no message
-    /// is accepted.
+    /// Bytes of messages of one frame that are not acknowledged, and bytes of larger messages that the peer has not
+    /// received. Beyond it, no message is accepted, nor beyond four times as many bytes of larger messages that the peer has not
+    /// completed.
     pub max_queued_bytes: u64,
     /// Bytes of one outgoing stream that are not acknowledged; more are not accepted.
     pub max_retained_bytes: u64,

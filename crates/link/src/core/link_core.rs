@@ -21,6 +21,10 @@ use crate::size_class::{SizeClass, SizeClassCounters};
 use crate::wire::control::{MAX_METADATA_BYTES, StreamKind, TransferId};
 use crate::wire::handshake::LinkId;
 
+/// Bytes of larger messages that are kept until the peer has completed them, for each byte of
+/// [`max_queued_bytes`](LinkConfig::max_queued_bytes).
+const KEPT_PER_QUEUED: u64 = 4;
+
 /// What the application has to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEvent {
@@ -253,7 +257,7 @@ impl LinkCore {
             for (number, payload) in multiple {
                 let id = MessageId { priority, number };
                 match is_huge(&payload) {
-                    true => self.queue_huge_message(id, payload),
+                    true => self.queue_huge_message(id, payload, true),
                     false => self.queue_large_message(id, payload),
                 }
             }
@@ -339,7 +343,13 @@ impl LinkCore {
     pub(super) fn waiting_stream_bytes(&self) -> u64 {
         let streams = self.streams_out.values();
         let finished = streams.filter(|stream| stream.is_finished());
-        finished.map(OutgoingStream::unacknowledged_bytes).sum()
+        let (mut waiting, mut kept) = (0, 0);
+        for stream in finished {
+            waiting += stream.unacknowledged_bytes();
+            kept += stream.kept_message_bytes();
+        }
+        // The next message need not wait until the peer has completed the last one, which it has received.
+        waiting.max(kept / KEPT_PER_QUEUED)
     }
 
     /// The next received message, of the highest priority that has one.

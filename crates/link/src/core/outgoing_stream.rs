@@ -114,6 +114,14 @@ impl OutgoingStream {
         self.unacknowledged_bytes
     }
 
+    /// Bytes in memory of a message that the peer has not acknowledged as a whole.
+    pub(crate) fn kept_message_bytes(&self) -> u64 {
+        match self.is_message && self.failure.is_none() {
+            true => self.written_end,
+            false => 0,
+        }
+    }
+
     pub(crate) fn acknowledged(&self) -> &RangeSet {
         &self.acknowledged
     }
@@ -164,6 +172,10 @@ impl OutgoingStream {
     pub(crate) fn begin_carrier(&mut self) {
         self.is_resumed |= self.carrier.wire_id.is_some();
         self.carrier = CarrierPart::default();
+        if self.is_message && self.failure.is_none() {
+            self.acknowledged.clear();
+            self.unacknowledged_bytes = self.written_end;
+        }
         self.known_to_peer = self.acknowledged.clone();
         // `retained` precedes what has not been sent.
         while let Some(piece) = self.retained.pop_back() {
@@ -196,9 +208,18 @@ impl OutgoingStream {
         self.carrier.credit.raise(credit);
     }
 
-    /// Drops content that the peer has stored.
+    /// Drops content that the peer has stored. That of a message is kept until its number is acknowledged: a peer that was
+    /// restarted has lost what it had read of it, and nothing but this end can send it again.
     pub(crate) fn acknowledge(&mut self, ranges: &RangeSet) {
+        if self.failure.is_some() {
+            return;
+        }
         self.acknowledged.insert_all(ranges);
+        if self.is_message {
+            let acknowledged = self.acknowledged.count().min(self.written_end);
+            self.unacknowledged_bytes = self.written_end - acknowledged;
+            return;
+        }
         let acknowledged = &self.acknowledged;
         let mut freed = 0;
         self.retained.retain(|piece| {
@@ -364,7 +385,7 @@ impl OutgoingStream {
 
     /// Keeps a piece until it is acknowledged.
     fn retain(&mut self, piece: StreamPiece) {
-        if self.acknowledged.covers(piece.offset..piece.end()) {
+        if !self.is_message && self.acknowledged.covers(piece.offset..piece.end()) {
             self.unacknowledged_bytes -= piece.bytes.len() as u64;
         } else {
             self.retained.push_back(piece);

@@ -88,14 +88,15 @@ impl LinkCore {
         let id = self.next_id(priority, self.waiting_stream_bytes())?;
         let size = payload.len() as u64;
         self.statistics.sent.count(SizeClass::Huge, 1, size);
-        self.queue_huge_message(id, payload);
+        self.queue_huge_message(id, payload, false);
         Ok(id)
     }
 
-    pub(super) fn queue_huge_message(&mut self, id: MessageId, payload: Bytes) {
+    /// `is_resume`: the peer may have a part of it.
+    pub(super) fn queue_huge_message(&mut self, id: MessageId, payload: Bytes, is_resume: bool) {
         let open = Open {
             kind: StreamKind::Stream,
-            is_resume: false,
+            is_resume,
             number: id.number,
             transfer_id: self.message_transfer_id(id),
             size: Some(payload.len() as u64),

@@ -1,11 +1,12 @@
 //! Links with journals on tokio: what a restart continues, and when a journal is removed.
 
-use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fs, io};
 
 use bytes::Bytes;
+use content::RangeSet;
 use link::config::LinkConfig;
 use link::durable::FileJournal;
 use link::error_code::ErrorCode;
@@ -26,13 +27,23 @@ fn listen(dir: &Path) -> (Arc<LinkListener>, mpsc::Receiver<AcceptedLink>) {
     open_locked(|| LinkListener::with_journals(config.clone(), 10, EXPIRY, dir.to_owned()))
 }
 
+/// The listener of a process that may be restarted; `None`: it does not run.
+type CurrentListener = Arc<Mutex<Option<Arc<LinkListener>>>>;
+
 fn open(dir: &Path, network: &MemoryNetwork, listener: &Arc<LinkListener>) -> Link {
+    let current = Arc::new(Mutex::new(Some(listener.clone())));
+    open_to_current(dir, network, &current)
+}
+
+fn open_to_current(dir: &Path, network: &MemoryNetwork, current: &CurrentListener) -> Link {
     fs::create_dir_all(dir).expect("the directory can be created");
     let journal = open_locked(|| FileJournal::open(dir, LinkId([8; 16])));
-    let (network, listener) = (network.clone(), listener.clone());
+    let (network, current) = (network.clone(), current.clone());
     connect_with_journal(journal, ConnectOptions::default(), move || {
-        let (opened, listener) = (network.open(), listener.clone());
+        let listener = current.lock().expect("no test panics").clone();
+        let opened = network.open();
         async move {
+            let listener = listener.ok_or(io::ErrorKind::ConnectionRefused)?;
             let (near, far) = opened?;
             tokio::spawn(async move {
                 let principal = "peer".to_owned();
@@ -120,6 +131,40 @@ async fn both_ends_continue_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_huge_message_of_which_a_part_was_read_is_received_after_a_restart_of_the_receiver() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (near, far) = (dir.path().join("near"), dir.path().join("far"));
+    let network = MemoryNetwork::default();
+    let (listener, mut links) = listen(&far);
+    let current: CurrentListener = Arc::new(Mutex::new(Some(listener)));
+    let client = open_to_current(&near, &network, &current);
+    let payload = content(3_000_000, 1);
+    let sent = client.send(Priority::Normal, payload.clone()).await;
+    sent.expect("the link works");
+    {
+        let server = links.recv().await.expect("the link is accepted").link;
+        let mut stream = server.receive_stream().await.expect("the link works");
+        stream.accept(&RangeSet::new());
+        let read = stream.read().await.expect("the link works");
+        let chunk = read.expect("there is content");
+        stream.acknowledge(chunk.range());
+        // The acknowledgement arrives.
+        settle().await;
+        *current.lock().expect("no test panics") = None;
+        server.abandon();
+    }
+    drop(links);
+    settle().await;
+    let (listener, mut links) = listen(&far);
+    *current.lock().expect("no test panics") = Some(listener);
+    let server = links.recv().await.expect("the link is restored").link;
+    let stream = server.receive_stream().await.expect("the link works");
+    let all = stream.read_to_end(4_000_000).await.expect("it is complete");
+    assert!(all == payload);
+    client.flush().await.expect("the message was not given up");
+}
+
+#[tokio::test(start_paused = true)]
 async fn messages_of_a_link_that_has_ended_are_received_after_a_restart() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (near, far) = (dir.path().join("near"), dir.path().join("far"));
@@ -176,10 +221,10 @@ async fn a_link_belongs_to_its_principal_after_a_restart_and_expires_when_it_is_
     // Another principal names the id of the link.
     let (carrier, other) = tokio::io::duplex(1 << 20);
     let attempt = link::net::connect(LinkId([8; 16]), ConnectOptions::default(), {
-        let carrier = std::sync::Mutex::new(Some(carrier));
+        let carrier = Mutex::new(Some(carrier));
         move || {
             let carrier = carrier.lock().ok().and_then(|mut carrier| carrier.take());
-            async move { carrier.ok_or(std::io::ErrorKind::NotFound.into()) }
+            async move { carrier.ok_or(io::ErrorKind::NotFound.into()) }
         }
     });
     let principal = "other".to_owned();

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use content::RangeSet;
 use link::config::LinkConfig;
 use link::durable::FileJournal;
 use link::error_code::ErrorCode;
@@ -24,10 +25,14 @@ const WAIT: Duration = Duration::from_secs(120);
 const DIR_VARIABLE: &str = "LINK_TEST_DIR";
 const ROLE_VARIABLE: &str = "LINK_TEST_ROLE";
 
-/// The number of a message, and content of a size between those of all classes that are not streams.
+/// What receives messages: those of the class huge come as streams, beside the others.
+const READERS: [&str; 2] = ["messages", "streams"];
+
+/// The number of a message, and content of a size between those of all classes.
 fn message(number: u64) -> Bytes {
     let len = match number % 100 {
         0 => 200_000,
+        50 => 2_500_000,
         1 | 2 => 20_000,
         rest => rest as usize * 7,
     };
@@ -84,8 +89,15 @@ fn start(dir: &Path, role: &str) -> Child {
 
 /// The numbers of the messages that were processed.
 fn processed(dir: &Path) -> Vec<u64> {
+    let readers = READERS.iter();
+    readers
+        .flat_map(|reader| processed_by(dir, reader))
+        .collect()
+}
+
+fn processed_by(dir: &Path, reader: &str) -> Vec<u64> {
     let mut bytes = Vec::new();
-    if let Ok(mut file) = File::open(dir.join("processed")) {
+    if let Ok(mut file) = File::open(dir.join(reader)) {
         file.read_to_end(&mut bytes).expect("the file can be read");
     }
     let numbers = bytes.as_chunks::<8>().0.iter();
@@ -173,6 +185,7 @@ async fn receive(dir: &Path) {
     let dir = dir.to_owned();
     tokio::spawn(async move {
         while let Some(accepted) = links.recv().await {
+            tokio::spawn(process_streams(dir.clone(), accepted.link.clone()));
             tokio::spawn(process_messages(dir.clone(), accepted.link));
         }
     });
@@ -189,19 +202,54 @@ async fn receive(dir: &Path) {
     }
 }
 
-async fn process_messages(dir: PathBuf, link: Link) {
-    let mut file = OpenOptions::new();
-    let path = dir.join("processed");
-    let mut file = file.create(true).append(true).open(path).unwrap();
-    // The process may have been killed between the effect of a message and its confirmation.
-    let mut last = processed(&dir).last().copied();
-    while let Ok(received) = link.receive().await {
-        let payload = received.payload.into_bytes();
-        let number = u64::from_le_bytes(*payload.first_chunk().unwrap());
-        assert!(payload == message(number), "{number}");
-        if last.take() != Some(number) {
-            file.write_all(&number.to_le_bytes()).unwrap();
+/// The effect of messages: their numbers in a file.
+struct ProcessedNumbers {
+    file: File,
+    /// The last number when the process started.
+    last: Option<u64>,
+}
+
+impl ProcessedNumbers {
+    fn open(dir: &Path, reader: &str) -> Self {
+        let mut options = OpenOptions::new();
+        let file = options.create(true).append(true).open(dir.join(reader));
+        Self {
+            file: file.unwrap(),
+            last: processed_by(dir, reader).last().copied(),
         }
+    }
+
+    fn add(&mut self, number: u64, payload: &[u8]) {
+        assert!(payload == message(number), "{number}");
+        // The process may have been killed between the effect of a message and its confirmation.
+        if self.last == Some(number) {
+            self.last = None;
+            return;
+        }
+        self.file.write_all(&number.to_le_bytes()).unwrap();
+    }
+}
+
+async fn process_messages(dir: PathBuf, link: Link) {
+    let mut processed = ProcessedNumbers::open(&dir, READERS[0]);
+    while let Ok(received) = link.receive().await {
+        processed.add(received.id.number, &received.payload.into_bytes());
         link.acknowledge(received.id);
+    }
+}
+
+async fn process_streams(dir: PathBuf, link: Link) {
+    let mut processed = ProcessedNumbers::open(&dir, READERS[1]);
+    while let Ok(mut stream) = link.receive_stream().await {
+        stream.accept(&RangeSet::new());
+        let mut payload = Vec::new();
+        while let Ok(chunk) = stream.read().await.unwrap() {
+            assert_eq!(chunk.offset, payload.len() as u64);
+            payload.extend_from_slice(&chunk.bytes);
+            // A kill loses what is in memory, as with `read_to_end`.
+            stream.acknowledge(chunk.range());
+        }
+        processed.add(stream.info().id.number, &payload);
+        stream.complete();
     }
 }
