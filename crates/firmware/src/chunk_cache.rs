@@ -76,20 +76,20 @@ impl CacheState {
 
 /// Numbers of a cache since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ChunkStats {
-    /// Chunks that were passed to devices.
-    pub served: u64,
+pub(crate) struct ChunkStats {
+    /// Chunks that were in memory.
+    pub(crate) hits: u64,
     /// Chunks that were read from the disk.
-    pub reads: u64,
+    pub(crate) reads: u64,
     /// Bytes in memory.
-    pub cached_bytes: u64,
+    pub(crate) cached_bytes: u64,
 }
 
 pub(crate) struct ChunkCache {
     files: FileService,
     max_bytes: u64,
     state: Mutex<CacheState>,
-    served: AtomicU64,
+    hits: AtomicU64,
     reads: AtomicU64,
 }
 
@@ -99,7 +99,7 @@ impl ChunkCache {
             files,
             max_bytes,
             state: Mutex::default(),
-            served: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
             reads: AtomicU64::new(0),
         }
     }
@@ -110,7 +110,7 @@ impl ChunkCache {
 
     pub(crate) fn stats(&self) -> ChunkStats {
         ChunkStats {
-            served: self.served.load(Relaxed),
+            hits: self.hits.load(Relaxed),
             reads: self.reads.load(Relaxed),
             cached_bytes: self.lock().bytes,
         }
@@ -118,7 +118,6 @@ impl ChunkCache {
 
     /// Bytes of a complete file. The range must be within it.
     pub(crate) fn read(&self, file: &str, offset: u64, len: u64) -> Result<Bytes, TransferError> {
-        self.served.fetch_add(1, Relaxed);
         if len == 0 {
             return Ok(Bytes::new());
         }
@@ -133,10 +132,15 @@ impl ChunkCache {
             state.shrink(self.max_bytes);
             slot
         };
+        let mut is_hit = true;
         let read = slot.get_or_init(|| {
+            is_hit = false;
             self.reads.fetch_add(1, Relaxed);
             self.read_from_disk(&key)
         });
+        if is_hit {
+            self.hits.fetch_add(1, Relaxed);
+        }
         match read {
             Ok(bytes) => {
                 self.files.count_sent(len);
@@ -202,7 +206,7 @@ mod tests {
             }
         });
         let stats = cache.stats();
-        assert_eq!((stats.served, stats.reads), (640_000, 64));
+        assert_eq!((stats.hits, stats.reads), (640_000 - 64, 64));
         assert_eq!(stats.cached_bytes, 64_000);
     }
 

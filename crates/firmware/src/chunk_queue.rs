@@ -55,6 +55,11 @@ impl ChunkQueue {
         self.has_work.notify_one();
     }
 
+    /// Requests that were dropped since the start.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
     pub(crate) fn is_saturated(&self) -> bool {
         self.lock().requests.len() >= MAX_WAITING_REQUESTS / 2
     }

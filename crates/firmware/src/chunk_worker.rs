@@ -8,6 +8,7 @@ use devices::DeviceNo;
 
 use crate::chunk_queue::ChunkRequest;
 use crate::device_state::{InstallReport, InstallState};
+use crate::metrics::ChunkTransport;
 use crate::package::FirmwareType;
 use crate::service::FirmwareService;
 use crate::thingsboard::{ChunkTopic, error_topic};
@@ -51,6 +52,7 @@ impl ChunkWorker {
     pub(crate) fn run(mut self) {
         while let Some(request) = self.service.chunk_queue().next() {
             if let Err(rejection) = self.answer(&request) {
+                self.service.metrics().count_rejected_request();
                 self.send_error(&request.client_id, request.kind, rejection);
             }
         }
@@ -106,12 +108,14 @@ impl ChunkWorker {
                 end - start
             ));
         }
-        let chunk = self.service.read_chunk(&package, start, end - start);
+        let len = end - start;
+        let chunk = (self.service).read_chunk(&package, start, len, ChunkTransport::Mqtt);
         let chunk = chunk.map_err(|error| format!("the image cannot be read now: {error}"))?;
         self.record_progress(device.no, request.kind, end, package.size);
-        let (sender, client_id, kind) =
-            (self.sender.clone(), request.client_id.clone(), request.kind);
+        let (service, sender) = (self.service.clone(), self.sender.clone());
+        let (client_id, kind) = (request.client_id.clone(), request.kind);
         let rejected = move |reason: String| {
+            service.metrics().count_rejected_request();
             let text = format!("the chunk cannot be sent: {reason}; ask for smaller chunks");
             sender.send(&client_id, error_topic(kind), text.into(), Box::new(|_| {}));
         };

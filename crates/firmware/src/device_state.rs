@@ -44,6 +44,8 @@ impl InstallState {
         Self::Updated,
         Self::Failed,
     ];
+    /// Those that devices report.
+    pub(crate) const REPORTED: &[Self] = Self::ALL.split_at(2).1;
 
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -61,7 +63,7 @@ impl InstallState {
 
     /// A state as ThingsBoard's devices report it; `None`: they do not report it, or it is none.
     fn reported(name: &str) -> Option<Self> {
-        let mut states = Self::ALL.into_iter().skip(2);
+        let mut states = Self::REPORTED.iter().copied();
         states.find(|state| state.name().eq_ignore_ascii_case(name))
     }
 
@@ -184,6 +186,15 @@ impl InstallRecord {
                 self.error = Some(format!(
                     "the device reports the version {version:?} after the update"
                 ));
+            }
+            // Reports in quick succession are applied as one: the version came after the state.
+            Some(state)
+                if state != InstallState::Failed
+                    && report.current_version.is_some()
+                    && self.runs_target() =>
+            {
+                self.state = InstallState::Updated;
+                self.error = None;
             }
             Some(state) => {
                 self.state = state;
@@ -311,6 +322,13 @@ mod tests {
         }
     }
 
+    /// A report of the state, and then one of the version.
+    fn merged_report(state: &str, version: &str) -> InstallReport {
+        let mut merged = report(state, "");
+        merged.merge(report("", version));
+        merged
+    }
+
     #[test]
     fn reports_change_the_state() {
         let mut record = record();
@@ -322,6 +340,8 @@ mod tests {
             (report("UPDATING", "1"), InstallState::Updating),
             (report("UPDATED", "1"), InstallState::Failed),
             (report("", "2"), InstallState::Updated),
+            (report("UPDATING", ""), InstallState::Updating),
+            (merged_report("UPDATING", "2"), InstallState::Updated),
             (report("FAILED", ""), InstallState::Failed),
         ] {
             record.apply(&reported, 2);

@@ -18,6 +18,7 @@ mod digest;
 pub mod fuzzing;
 mod image;
 mod jetlinks;
+mod metrics;
 mod mqtt_hooks;
 mod package;
 mod service;
@@ -35,11 +36,11 @@ pub use campaign::{
     MAX_CAMPAIGN_DEVICES,
 };
 pub use catalog::AssignedPackage;
-pub use chunk_cache::ChunkStats;
 pub use chunk_worker::{ChunkRejection, ChunkSender};
 pub use definition_error::DefinitionError;
 pub use device_state::{InstallRecord, InstallReport, InstallState};
 pub use digest::DigestAlgorithm;
+pub use metrics::ChunkTransport;
 pub use mqtt_hooks::FirmwareHooks;
 pub use package::{FirmwareDefinition, FirmwarePackage, FirmwareType, KIND, MAX_PACKAGES};
 pub use service::{DeviceMessenger, FirmwareOpenError, FirmwareService};

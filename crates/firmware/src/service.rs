@@ -11,6 +11,7 @@ use bytes::Bytes;
 use devices::group::{self, GroupDefinition};
 use devices::protocol::DownlinkMessage;
 use devices::{Device, DeviceChange, DeviceNo, Registry};
+use hooks::MetricFamily;
 use serde_json::Value;
 use store::{Objects, StoreError};
 use transfer::{FileService, TransferError};
@@ -19,12 +20,13 @@ use wall_clock::now_ms;
 use crate::assignment::{ASSIGNMENT_KIND, AssignmentDefinition, AssignmentTarget};
 use crate::campaign::Campaigns;
 use crate::catalog::{AssignedPackage, Catalog};
-use crate::chunk_cache::{ChunkCache, ChunkStats};
+use crate::chunk_cache::ChunkCache;
 use crate::chunk_queue::ChunkQueue;
 use crate::definition_error::DefinitionError;
 use crate::device_state::{InstallRecord, InstallReport, InstallTable};
 use crate::image::verify_image;
 use crate::jetlinks::{self, FirmwareMessage};
+use crate::metrics::{ChunkTransport, FirmwareMetrics};
 use crate::package::{FirmwareDefinition, FirmwarePackage, FirmwareType, KIND};
 use crate::settings::FirmwareSettings;
 use crate::signature::{TrustError, TrustedKeys};
@@ -60,6 +62,7 @@ pub(crate) struct FirmwareInner {
     is_in_use: AtomicBool,
     chunks: ChunkCache,
     pub(crate) chunk_queue: ChunkQueue,
+    metrics: FirmwareMetrics,
     max_chunk_bytes: u64,
     pub(crate) installs: InstallTable,
     pub(crate) campaigns: Campaigns,
@@ -91,6 +94,7 @@ impl FirmwareService {
             catalog: RwLock::default(),
             is_in_use: AtomicBool::new(false),
             chunk_queue: ChunkQueue::default(),
+            metrics: FirmwareMetrics::default(),
             max_chunk_bytes: settings.max_chunk_bytes(),
             installs: InstallTable::open(objects.tables())?,
             public_url: settings.public_url.trim_end_matches('/').to_owned(),
@@ -219,8 +223,11 @@ impl FirmwareService {
         package: &FirmwarePackage,
         offset: u64,
         len: u64,
+        transport: ChunkTransport,
     ) -> Result<Bytes, TransferError> {
-        self.inner.chunks.read(&package.file, offset, len)
+        let chunk = self.inner.chunks.read(&package.file, offset, len)?;
+        self.inner.metrics.count_chunk(transport, len);
+        Ok(chunk)
     }
 
     /// Largest chunk in bytes.
@@ -230,8 +237,15 @@ impl FirmwareService {
     }
 
     #[must_use]
-    pub fn chunk_stats(&self) -> ChunkStats {
-        self.inner.chunks.stats()
+    pub fn metric_families(&self) -> Vec<MetricFamily> {
+        let inner = &self.inner;
+        let (cache, dropped) = (inner.chunks.stats(), inner.chunk_queue.dropped());
+        let campaigns = inner.campaigns.totals();
+        inner.metrics.families(cache, dropped, &campaigns)
+    }
+
+    pub(crate) fn metrics(&self) -> &FirmwareMetrics {
+        &self.inner.metrics
     }
 
     pub(crate) fn registry(&self) -> &Registry {

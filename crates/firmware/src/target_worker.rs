@@ -53,11 +53,17 @@ fn run_job(service: &FirmwareService, job: TargetJob) -> Result<(), TargetError>
         }
         TargetJob::Removed(no) => service.installs().remove(no)?,
         TargetJob::Report(no, kind, report) => {
+            let mut before = None;
             let changed = service.installs().update(no, kind, |record| {
                 let mut record = record?;
+                before = Some(record.state);
                 record.apply(&report, now_ms()).then_some(record)
             })?;
             if let Some(record) = changed {
+                // Reports of the progress leave the state.
+                if before != Some(record.state) {
+                    service.metrics().count_reported_state(record.state);
+                }
                 service.record_changed(no, kind, &record);
             }
         }

@@ -6,9 +6,10 @@ use std::fs;
 
 use devices::{NewDevice, PRODUCT_KIND, Registry, RegistryConfig, WritePrecondition, group};
 use firmware::{
-    ASSIGNMENT_KIND, AssignmentTarget, FirmwareService, FirmwareSettings, FirmwareType, KIND,
-    TrustSettings,
+    ASSIGNMENT_KIND, AssignmentTarget, CampaignAction, CampaignDefinition, ChunkTransport,
+    FirmwareService, FirmwareSettings, FirmwareType, KIND, TrustSettings,
 };
+use hooks::MetricValue;
 use serde_json::{Value, json};
 use store::{ExpectedVersion, Objects, Store, StoreConfig};
 use tempfile::TempDir;
@@ -115,6 +116,21 @@ impl Node {
             .put(ASSIGNMENT_KIND, id, stored, ExpectedVersion::Any);
         put.unwrap();
         Ok(())
+    }
+
+    /// The number of a metric; `label` is the value of its label, if it has one.
+    fn metric(&self, name: &str, label: Option<&str>) -> f64 {
+        let families = self.firmware.metric_families();
+        let family = families.iter().find(|family| family.name == name).unwrap();
+        let mut samples = family.samples.iter();
+        let sample = samples.find(|sample| {
+            let labels = sample.labels.first();
+            labels.map(|(_, value)| value.as_str()) == label
+        });
+        match sample.map(|sample| &sample.value) {
+            Some(MetricValue::Number(number)) => *number,
+            other => panic!("{name} {label:?}: {other:?}"),
+        }
     }
 
     fn assigned(&self, device: &str) -> Option<(String, AssignmentTarget)> {
@@ -408,4 +424,57 @@ fn the_file_of_a_package_is_kept_while_the_package_exists() {
         "the newer file replaces it"
     );
     node.files.delete(&newer).unwrap();
+}
+
+#[test]
+fn chunks_and_campaigns_are_counted() {
+    let node = Node::new(&TrustSettings::default());
+    let file = node.upload("image", b"an image");
+    node.put_package("v1", &package("v1", &file));
+    let package = node.firmware.package("v1").unwrap();
+    for (transport, len) in [
+        (ChunkTransport::Mqtt, 4),
+        (ChunkTransport::Http, 4),
+        (ChunkTransport::Http, 4),
+        (ChunkTransport::Link, 8),
+    ] {
+        let chunk = node.firmware.read_chunk(&package, 0, len, transport);
+        assert_eq!(chunk.unwrap(), b"an image"[..len as usize]);
+    }
+    for (transport, chunks, bytes) in [("mqtt", 1.0, 4.0), ("http", 2.0, 8.0), ("link", 1.0, 8.0)] {
+        let transport = Some(transport);
+        assert_eq!(node.metric("firmware_chunks_total", transport), chunks);
+        assert_eq!(node.metric("firmware_chunk_bytes_total", transport), bytes);
+    }
+    // The first of each size was read.
+    assert_eq!(node.metric("firmware_chunk_reads_total", None), 2.0);
+    assert_eq!(node.metric("firmware_chunk_cache_hits_total", None), 2.0);
+    assert_eq!(node.metric("firmware_chunk_cache_bytes", None), 12.0);
+
+    let definition = CampaignDefinition::read(&json!({"package": "v1"})).unwrap();
+    let ids = [0, 1].map(|_| {
+        node.firmware
+            .create_campaign(definition.clone())
+            .unwrap()
+            .id
+    });
+    let campaigns = |status| node.metric("firmware_campaigns", Some(status));
+    let devices = |state| node.metric("firmware_campaign_devices", Some(state));
+    assert_eq!((campaigns("running"), devices("waiting")), (2.0, 4.0));
+    let paused = node.firmware.act_on_campaign(ids[0], CampaignAction::Pause);
+    paused.unwrap();
+    let cancelled = node
+        .firmware
+        .act_on_campaign(ids[1], CampaignAction::Cancel);
+    cancelled.unwrap();
+    assert_eq!(
+        [
+            campaigns("running"),
+            campaigns("paused"),
+            campaigns("cancelled")
+        ],
+        [0.0, 1.0, 1.0]
+    );
+    // The devices of the one that has ended do not count.
+    assert_eq!((devices("waiting"), devices("cancelled")), (2.0, 0.0));
 }

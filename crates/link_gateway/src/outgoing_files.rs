@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use content::{ContentDigest, ContentHasher, DigestAlgorithm};
-use firmware::{FirmwarePackage, FirmwareService};
+use firmware::{ChunkTransport, FirmwarePackage, FirmwareService};
 use link::core::NewStream;
 use link::error_code::ErrorCode;
 use link::net::{Link, LinkError, PieceBuffers};
@@ -71,7 +71,9 @@ impl FileSource<'_> {
         buffers: &mut PieceBuffers,
     ) -> Result<Bytes, TransferError> {
         match self {
-            Self::Image(firmware, package) => firmware.read_chunk(package, offset, len),
+            Self::Image(firmware, package) => {
+                firmware.read_chunk(package, offset, len, ChunkTransport::Link)
+            }
             Self::File(file) => {
                 let mut piece = buffers.take(len as usize);
                 file.read_exact_at(&mut piece, offset).map_err(|error| {

@@ -1,6 +1,8 @@
 //! Firmware of devices, beyond the objects that define it.
 
-use ::firmware::{AssignedPackage, AssignmentTarget, FirmwareType, InstallRecord, InstallState};
+use ::firmware::{
+    AssignedPackage, AssignmentTarget, ChunkTransport, FirmwareType, InstallRecord, InstallState,
+};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
@@ -189,7 +191,7 @@ async fn send_image(call: ApiCall, kind: FirmwareType) -> ApiResult {
             format!("size: expected at most {most} bytes; for more, use Range without size.");
         return Err(ProblemDetails::invalid_parameter(SIZE.name, detail));
     }
-    let read = move || firmware.read_chunk(&package, start, len);
+    let read = move || firmware.read_chunk(&package, start, len, ChunkTransport::Http);
     let read = blocking::run_blocking(read, "The image cannot be read now.").await?;
     let fields = [(header::CONTENT_TYPE, OCTETS)];
     Ok((StatusCode::OK, fields, read.map_err(to_problem)?).into_response())

@@ -29,6 +29,24 @@ pub enum CampaignStatus {
 }
 
 impl CampaignStatus {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Running,
+        Self::Paused,
+        Self::Halted,
+        Self::Completed,
+        Self::Cancelled,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Halted => "halted",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
     #[must_use]
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Cancelled)
@@ -49,6 +67,24 @@ pub enum CampaignDeviceState {
 }
 
 impl CampaignDeviceState {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Waiting,
+        Self::Started,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Started => "started",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
     #[must_use]
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Waiting | Self::Started)
@@ -102,6 +138,16 @@ impl CampaignCounts {
             CampaignDeviceState::Succeeded => &mut self.succeeded,
             CampaignDeviceState::Failed => &mut self.failed,
             CampaignDeviceState::Cancelled => &mut self.cancelled,
+        }
+    }
+
+    pub(crate) fn get(mut self, state: CampaignDeviceState) -> u32 {
+        *self.of(state)
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        for state in CampaignDeviceState::ALL {
+            *self.of(state) += other.get(state);
         }
     }
 }

@@ -121,6 +121,14 @@ struct CampaignsState {
     targets: HashMap<(DeviceNo, FirmwareType), Vec<u32>>,
 }
 
+/// Numbers of campaigns, and of the devices of those that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct CampaignTotals {
+    /// In the order of [`CampaignStatus::ALL`].
+    pub(crate) by_status: [u32; CampaignStatus::ALL.len()],
+    pub(crate) open_devices: CampaignCounts,
+}
+
 /// A device that is to be notified of the package of a campaign.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CampaignStart {
@@ -258,6 +266,18 @@ impl Campaigns {
             .campaigns
             .get(&id)
             .map(|campaign| campaign.info(id))
+    }
+
+    pub(crate) fn totals(&self) -> CampaignTotals {
+        let mut totals = CampaignTotals::default();
+        for campaign in self.lock().campaigns.values() {
+            let status = campaign.run.progress().status;
+            totals.by_status[status as usize] += 1;
+            if !status.is_final() {
+                totals.open_devices.add(campaign.run.counts());
+            }
+        }
+        totals
     }
 
     /// Up to `limit` devices of a campaign behind a number.

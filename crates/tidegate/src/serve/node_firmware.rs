@@ -14,7 +14,6 @@ use firmware::{
     AssignmentDefinition, ChunkRejection, ChunkSender, DefinitionError, DeviceMessenger,
     FirmwareDefinition, FirmwareService, FirmwareSettings,
 };
-use hooks::MetricFamily;
 use serde_json::Value;
 use store::Objects;
 use tokio::runtime::Handle;
@@ -90,10 +89,16 @@ impl NodeFirmware {
         commands: &NodeCommands,
         broker: BrokerHandle,
     ) -> anyhow::Result<()> {
-        let service = self.service.clone();
+        // The states must not keep the transport, which contains them.
+        let (service, transport) = (self.service.clone(), Arc::downgrade(&commands.transport()));
         devices.states.add_observer(Box::new(move |change| {
-            if change.is_online {
-                service.device_reachable(change.device.no);
+            let no = change.device.no;
+            let has_client =
+                |transport: Arc<dyn DownlinkTransport>| transport.client_of(no).is_some();
+            // Of its own connections the service is notified one by one, because a device that has restarted may connect
+            // before its former connection has ended.
+            if change.is_online && !transport.upgrade().is_some_and(has_client) {
+                service.device_reachable(no);
             }
         }));
         let messenger = Arc::new(DownlinkMessenger {
@@ -106,27 +111,6 @@ impl NodeFirmware {
         });
         let started = self.service.start(sender, messenger);
         started.context("cannot start the threads for firmware")
-    }
-
-    pub(super) fn metrics(&self) -> Vec<MetricFamily> {
-        let stats = self.service.chunk_stats();
-        vec![
-            MetricFamily::counter(
-                "firmware_chunks_total",
-                "Chunks of firmware passed to devices.",
-                stats.served,
-            ),
-            MetricFamily::counter(
-                "firmware_chunk_reads_total",
-                "Chunks of firmware read from the disk; others were in memory.",
-                stats.reads,
-            ),
-            MetricFamily::gauge(
-                "firmware_chunk_cache_bytes",
-                "Memory of chunks of firmware.",
-                stats.cached_bytes as f64,
-            ),
-        ]
     }
 
     /// Converts the JSON of a request to the stored form.

@@ -176,7 +176,7 @@ impl PipelineOutputs for NodePipelineOutputs {
         if filter.is_some_and(may_match_gateway_topics) {
             self.commands.resume_children(device.no);
         }
-        if filter.is_some_and(may_match_firmware_topics) {
+        if filter.is_none_or(may_match_firmware_topics) {
             self.firmware.notify_reachable(device.no);
         }
     }

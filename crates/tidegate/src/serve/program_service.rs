@@ -193,7 +193,7 @@ impl api::ProgramBackend for ProgramService {
         metrics.extend(self.parts.relay_events.metrics());
         let files = &self.parts.files;
         metrics.extend(files.service().metric_families(files.queued_bytes()));
-        metrics.extend(self.parts.firmware.metrics());
+        metrics.extend(self.parts.firmware.service.metric_families());
         metrics.extend(self.parts.links.metrics());
         metrics.extend(self.parts.cluster.iter().flat_map(NodeCluster::metrics));
         metrics

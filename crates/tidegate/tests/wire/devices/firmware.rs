@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{api, ask, connect, get, login, product, with_token};
+use super::{api, ask, connect, get, login, product, state, with_token};
 use crate::interop::client::Client;
 use crate::interop::{find_program, installed, skipped};
 use crate::support::{Connect, DEADLINE, Node, Props, Publish, Raw, eventually, kind};
@@ -64,6 +64,24 @@ fn node(devices: &[&str]) -> Node {
         with_token(&node, id, "pump", json!({}));
     }
     node
+}
+
+/// The metrics that begin with `tidegate_firmware_`, without this prefix.
+fn metrics(node: &Node) -> Vec<String> {
+    let (_, _, text) = super::ask_at(node.address("http"), ("GET", "/metrics"), "", "");
+    let lines = text.as_str().unwrap().lines();
+    let found = lines.filter_map(|line| line.strip_prefix("tidegate_firmware_"));
+    found.map(str::to_owned).collect()
+}
+
+fn assert_metrics(node: &Node, expected: &[&str]) {
+    let metrics = metrics(node);
+    for line in expected {
+        assert!(
+            metrics.iter().any(|metric| metric == line),
+            "{line}: {metrics:#?}"
+        );
+    }
 }
 
 fn ready(raw: &mut Raw) {
@@ -192,6 +210,15 @@ fn chunks_of_any_size_are_served_and_nobody_is_disconnected() {
     other.send_publish(&Publish::new("v2/fw/error", "lie").qos(1, 9));
     assert_eq!(other.recv(kind::PUBACK).reason, 0x87);
     assert!(raw.ping_for_packets().is_empty());
+    assert_metrics(
+        &node,
+        &[
+            "chunks_total{transport=\"mqtt\"} 9",
+            "chunk_bytes_total{transport=\"mqtt\"} 1674645",
+            "chunk_requests_rejected_total 7",
+            "chunk_requests_dropped_total 0",
+        ],
+    );
 }
 
 #[test]
@@ -321,22 +348,47 @@ fn the_state_survives_a_crash_and_an_absent_device_is_started_later() {
     assert_eq!(request(&mut raw, 0, "1000").1, image(1000).as_bytes());
 }
 
+/// A node with the product `pump` and the device `p1`, which use JetLinks' protocol.
+fn jetlinks_node() -> Node {
+    let node = Node::start(&[]);
+    product(&node, "pump", json!({"protocols": ["jetlinks"]}));
+    with_token(&node, "p1", "pump", json!({}));
+    node
+}
+
+/// The kind and content of the next message to the device of [`jetlinks_node`].
+fn receive_any(raw: &mut Raw) -> (String, Value) {
+    let packet = raw.recv(kind::PUBLISH);
+    raw.acknowledge(&packet);
+    let kind = packet.topic.strip_prefix("/pump/p1/firmware/").unwrap();
+    let content = serde_json::from_slice(&packet.payload).unwrap();
+    (kind.to_owned(), content)
+}
+
+/// The next message, which must have this kind.
+fn receive_jetlinks(raw: &mut Raw, kind: &str) -> Value {
+    let (received, content) = receive_any(raw);
+    assert_eq!(received, kind);
+    content
+}
+
+/// What a device is sent that connects before it has installed its package and reported its version, in any order.
+fn receive_upgrade_and_read(raw: &mut Raw) -> (Value, Value) {
+    let mut received = [receive_any(raw), receive_any(raw)];
+    received.sort_by(|(kind, _), (other, _)| other.cmp(kind));
+    let [(first, upgrade), (second, read)] = received;
+    assert_eq!([first.as_str(), second.as_str()], ["upgrade", "read"]);
+    (upgrade, read)
+}
+
 #[test]
 fn a_device_made_for_jetlinks_upgrades_by_a_signed_link() {
-    let node = Node::start(&[]);
-    let protocols = json!({"protocols": ["jetlinks"]});
-    product(&node, "pump", protocols);
-    with_token(&node, "p1", "pump", json!({}));
+    let node = jetlinks_node();
     let content = image(5000);
     let parameters = json!({"slot": "b", "restart": {"delay_s": 5}});
     package(&node, "v1", json!({"parameters": parameters}), &content);
     let mut raw = connect(&node, "p1");
-    let receive = |raw: &mut Raw, suffix: &str| {
-        let packet = raw.recv(kind::PUBLISH);
-        raw.acknowledge(&packet);
-        assert_eq!(packet.topic, format!("/pump/p1/firmware/{suffix}"));
-        serde_json::from_slice::<Value>(&packet.payload).unwrap()
-    };
+    let receive = receive_jetlinks;
     let pull = json!({"messageId": "m1", "currentVersion": "v0", "requestVersion": ""});
     raw.publish("/pump/p1/firmware/pull", pull.to_string());
     let none = receive(&mut raw, "pull/reply");
@@ -392,6 +444,150 @@ fn a_device_made_for_jetlinks_upgrades_by_a_signed_link() {
         rejections["count"], 0,
         "evaluated messages are listed as ignored: {rejections}"
     );
+}
+
+#[test]
+fn a_device_made_for_jetlinks_is_asked_for_its_version_until_it_has_answered() {
+    let node = jetlinks_node();
+    package(&node, "v1", json!({}), &image(1000));
+    assign(&node, "a", json!({"package": "pump-v1", "product": "pump"}));
+    let is = |state: &str, version: Value| {
+        let target = target(&node, "p1");
+        (&target["state"], &target["current_version"]) == (&json!(state), &version)
+    };
+    eventually("it is assigned", || is("initiated", Value::Null));
+    let mut raw = connect(&node, "p1");
+    let (_, read) = receive_upgrade_and_read(&mut raw);
+    assert_eq!(read["deviceId"], "p1");
+    assert!(read["timestamp"].is_u64(), "{read}");
+    let id = read["messageId"].as_str().unwrap().to_owned();
+    assert!(!id.is_empty());
+    let properties = json!({"chip": "a7"});
+    let reply = json!({
+        "messageId": id, "deviceId": "p1", "success": true, "version": "v0", "properties": properties,
+    });
+    raw.publish("/pump/p1/firmware/read/reply", reply.to_string());
+    eventually("the version is known", || is("initiated", json!("v0")));
+    assert_eq!(target(&node, "p1")["current_properties"], properties);
+    raw.cut();
+    let mut raw = connect(&node, "p1");
+    receive_jetlinks(&mut raw, "upgrade");
+    // Had it been asked again, that would come before this answer.
+    let pull = json!({"messageId": "m1", "currentVersion": "v0", "requestVersion": ""});
+    raw.publish("/pump/p1/firmware/pull", pull.to_string());
+    receive_jetlinks(&mut raw, "pull/reply");
+    let reply = json!({"messageId": "m2", "deviceId": "p1", "success": true, "version": "v1"});
+    raw.publish("/pump/p1/firmware/read/reply", reply.to_string());
+    eventually("it is updated", || is("updated", json!("v1")));
+    let rejections = get(&node, "devices/p1/telemetry/rejections");
+    assert_eq!(rejections["count"], 0, "{rejections}");
+}
+
+/// Begins the campaign 1 of the package `pump-v1`, and waits until the device `p1` is notified.
+fn begin_campaign(node: &Node) {
+    let campaign = json!({"package": "pump-v1", "max_devices_per_minute": 0});
+    let (status, made) = api(node, "POST", "firmware-campaigns", &campaign);
+    assert_eq!(status, 201, "{made}");
+    eventually("it is notified", || {
+        target(node, "p1")["state"] == "initiated"
+    });
+}
+
+/// Waits until the campaign 1 has completed; the device `p1` was notified once.
+fn assert_updated_at_the_first_attempt(node: &Node) {
+    eventually("the campaign completes", || {
+        get(node, "firmware-campaigns/1")["status"] == "completed"
+    });
+    let row = get(node, "firmware-campaigns/1/devices")["data"][0].clone();
+    assert_eq!(
+        (&row["device"], &row["state"], &row["attempts"]),
+        (&json!("p1"), &json!("succeeded"), &json!(1)),
+        "{row}"
+    );
+    let target = target(node, "p1");
+    assert_eq!(
+        (&target["state"], &target["current_version"]),
+        (&json!("updated"), &json!("v1"))
+    );
+}
+
+#[test]
+fn a_thingsboard_device_that_restarts_during_a_download_continues_with_the_next_chunk() {
+    let node = node(&["p1"]);
+    let content = image(3000);
+    package(&node, "v1", json!({}), &content);
+    let mut raw = connect(&node, "p1");
+    ready(&mut raw);
+    begin_campaign(&node);
+    let mut received = request(&mut raw, 0, "1000").1;
+    eventually("it downloads", || {
+        target(&node, "p1")["state"] == "downloading"
+    });
+    raw.cut();
+    let mut raw = connect(&node, "p1");
+    let wanted = json!({"sharedKeys": "fw_title,fw_version,fw_size"});
+    raw.publish("v1/devices/me/attributes/request/1", wanted.to_string());
+    let answer = raw.recv(kind::PUBLISH);
+    raw.acknowledge(&answer);
+    assert_eq!(answer.topic, "v1/devices/me/attributes/response/1");
+    let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+    let expected = json!({"fw_title": "pump", "fw_version": "v1", "fw_size": 3000});
+    assert_eq!(answer["shared"], expected);
+    ready(&mut raw);
+    for index in 1..3 {
+        received.extend(request(&mut raw, index, "1000").1);
+    }
+    assert!(received == content.as_bytes());
+    for fields in [
+        json!({"fw_state": "UPDATING"}),
+        json!({"current_fw_title": "pump", "current_fw_version": "v1"}),
+    ] {
+        raw.publish("v1/devices/me/telemetry", fields.to_string());
+    }
+    assert_updated_at_the_first_attempt(&node);
+}
+
+#[test]
+fn a_jetlinks_device_that_restarts_during_a_download_is_sent_the_upgrade_again() {
+    let node = jetlinks_node();
+    let content = image(3000);
+    package(&node, "v1", json!({}), &content);
+    let start = || {
+        let (raw, reason) = login(&node, &Connect::new(5, "p1").username("token-p1"));
+        assert_eq!(reason, 0);
+        raw
+    };
+    let mut raw = start();
+    begin_campaign(&node);
+    let first = receive_jetlinks(&mut raw, "upgrade");
+    let progress = |percent: u8| {
+        let is_complete = percent == 100;
+        let fields =
+            json!({"progress": percent, "complete": is_complete, "version": "v1", "success": true});
+        fields.to_string()
+    };
+    let progress_topic = "/pump/p1/firmware/upgrade/progress";
+    raw.publish(progress_topic, progress(40));
+    eventually("it downloads", || {
+        target(&node, "p1")["state"] == "downloading"
+    });
+    raw.cut();
+    eventually("it is offline", || state(&node, "p1") == "offline");
+    let mut raw = start();
+    receive_upgrade_and_read(&mut raw);
+    // The node does not notice the end of a device without power before the device is back.
+    let _former = raw;
+    let mut raw = start();
+    let (again, _) = receive_upgrade_and_read(&mut raw);
+    for field in ["version", "size", "sign", "firmwareId"] {
+        assert_eq!(again[field], first[field], "{field}");
+    }
+    let path = again["url"].as_str().unwrap();
+    let path = path.strip_prefix("/api/v1/").unwrap();
+    let (status, _, rest) = ask(&node, ("GET", path), "range: bytes=1200-\r\n", "");
+    assert_eq!((status, rest), (206, json!(content[1200..])));
+    raw.publish(progress_topic, progress(100));
+    assert_updated_at_the_first_attempt(&node);
 }
 
 /// Waits until the stream of a campaign contains a text.
@@ -521,6 +717,17 @@ fn a_campaign_halts_survives_a_crash_and_is_resumed() {
     assert_eq!(
         (&before["counts"]["failed"], &before["counts"]["waiting"]),
         (&json!(2), &json!(6))
+    );
+    assert_metrics(
+        &node,
+        &[
+            "campaigns{status=\"halted\"} 1",
+            "campaign_devices{state=\"waiting\"} 6",
+            "campaign_devices{state=\"succeeded\"} 4",
+            "campaign_devices{state=\"failed\"} 2",
+            "reported_states_total{state=\"updated\"} 4",
+            "reported_states_total{state=\"failed\"} 2",
+        ],
     );
     node.crash();
     assert_eq!(get(&node, "firmware-campaigns/1"), before);
