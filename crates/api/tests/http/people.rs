@@ -66,6 +66,26 @@ async fn audited(server: &Server) -> Vec<String> {
         .collect()
 }
 
+/// Each invite of a batch is in the audit log, without its code.
+async fn assert_batch_is_audited(server: &Server, codes: &[Value]) {
+    let log = admin(server, "GET", "audit-log?limit=1000", Value::Null).await;
+    let rows = log["data"].as_array().unwrap();
+    for invite in codes {
+        let mut rows = rows.iter();
+        let row = rows.find(|row| row["subject"] == invite["id"]);
+        let row = row.unwrap_or_else(|| panic!("{invite} is not in {log}"));
+        assert_eq!([&row["action"], &row["actor"]], ["invite.create", "local"]);
+        assert_eq!(row["after"]["namespace"], "acme", "{row}");
+        assert!(row["after"].get("code_hash").is_none(), "{row}");
+        // The id of the invite precedes the secret part.
+        let (_, secret) = invite["code"].as_str().unwrap().rsplit_once('.').unwrap();
+        assert!(
+            !secret.is_empty() && !log.to_string().contains(secret),
+            "{log}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn registration_is_off_by_default() {
     let server = server(false).await;
@@ -167,6 +187,7 @@ async fn an_invite_into_a_namespace_has_a_role_a_number_of_uses_and_an_end() {
     let batch = admin(&server, "POST", "invite-batches", batch).await;
     let codes = batch["data"].as_array().unwrap();
     assert_eq!(codes.len(), 3);
+    assert_batch_is_audited(&server, codes).await;
     let code = codes[2]["code"].as_str().unwrap();
     let taken = register(&server, code, "ann", json!({})).await;
     assert_eq!(taken.status, 409, "{}", taken.body);

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod faulty;
+mod migration;
+mod nat;
 mod network;
 mod source_addresses;
 mod suite;

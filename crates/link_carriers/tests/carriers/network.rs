@@ -1,6 +1,7 @@
 //! What the tests connect over: one listener of each kind, and connections with faults.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::sync::mpsc;
 
 use crate::faulty::{Fault, FaultyCarrier};
+use crate::nat::Nat;
 
 /// A listener and the way to it.
 pub(crate) struct Network {
@@ -90,6 +92,15 @@ impl Network {
         Self::start("quic://127.0.0.1:0", None).await
     }
 
+    /// A NAT is between the clients and the listener.
+    pub(crate) async fn quic_behind_nat() -> (Self, Arc<Nat>) {
+        let mut address: CarrierAddress = "quic://127.0.0.1:0".parse().unwrap();
+        let (carriers, client) = bind(&address).await;
+        let nat = Nat::start(carriers.local_address().unwrap()).await;
+        set_port(&mut address, nat.address());
+        (Self::accept(carriers, address, &client, None), nat)
+    }
+
     pub(crate) async fn unix_socket() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = format!("unix://{}/link.sock", dir.path().display());
@@ -114,15 +125,22 @@ impl Network {
 
     async fn start(address: &str, dir: Option<tempfile::TempDir>) -> Self {
         let mut address: CarrierAddress = address.parse().unwrap();
-        let (server, client) = tls();
-        let carriers = CarrierListener::bind(&address, Some(&server))
-            .await
-            .unwrap();
-        if let CarrierAddress::Network { port, .. } = &mut address {
-            *port = carriers.local_address().unwrap().port();
+        let (carriers, client) = bind(&address).await;
+        if let Some(bound) = carriers.local_address() {
+            set_port(&mut address, bound);
         }
-        let connector =
-            CarrierConnector::new(address, Some(&client), Some("localhost".to_owned())).unwrap();
+        Self::accept(carriers, address, &client, dir)
+    }
+
+    /// Serves the carriers of a listener, which clients find at `address`.
+    fn accept(
+        carriers: CarrierListener,
+        address: CarrierAddress,
+        client: &ClientConfig,
+        dir: Option<tempfile::TempDir>,
+    ) -> Self {
+        let name = Some("localhost".to_owned());
+        let connector = CarrierConnector::new(address, Some(client), name).unwrap();
         let network = Self::new(Route::Connector(Arc::new(connector)), dir);
         let (listener, ends) = (network.listener.clone(), network.ends.clone());
         tokio::spawn(async move {
@@ -162,6 +180,19 @@ impl Network {
                 Ok(FaultyCarrier::new(carrier, fault))
             }
         })
+    }
+}
+
+/// Opens a listener; returns also the TLS configuration of its clients.
+async fn bind(address: &CarrierAddress) -> (CarrierListener, ClientConfig) {
+    let (server, client) = tls();
+    let carriers = CarrierListener::bind(address, Some(&server)).await;
+    (carriers.unwrap(), client)
+}
+
+fn set_port(address: &mut CarrierAddress, of: SocketAddr) {
+    if let CarrierAddress::Network { port, .. } = address {
+        *port = of.port();
     }
 }
 

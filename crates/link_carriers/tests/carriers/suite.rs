@@ -20,7 +20,7 @@ const SIZES: [usize; 16] = [
 const STREAM_SIZES: [usize; 7] = [0, 1, 65_535, 65_536, 65_537, 1_048_576, 5_000_011];
 
 /// Content that differs at every position and between seeds.
-fn content(len: usize, seed: u64) -> Bytes {
+pub(crate) fn content(len: usize, seed: u64) -> Bytes {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -34,7 +34,7 @@ fn content(len: usize, seed: u64) -> Bytes {
 }
 
 /// A test that waits for something that never comes must not wait for ever.
-async fn in_time<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
     let limit = Duration::from_secs(60);
     tokio::time::timeout(limit, future)
         .await
@@ -82,7 +82,7 @@ pub(crate) async fn messages_and_streams_of_every_size_arrive(mut network: Netwo
     .await;
 }
 
-fn new_stream(size: usize, id: u8) -> NewStream {
+pub(crate) fn new_stream(size: usize, id: u8) -> NewStream {
     NewStream {
         priority: Priority::Bulk,
         transfer_id: TransferId([id; 16]),
@@ -93,7 +93,7 @@ fn new_stream(size: usize, id: u8) -> NewStream {
     }
 }
 
-fn digest(content: &[u8]) -> content::ContentDigest {
+pub(crate) fn digest(content: &[u8]) -> content::ContentDigest {
     let mut hasher = ContentHasher::new(DigestAlgorithm::Blake3);
     hasher.update(content);
     hasher.finish()

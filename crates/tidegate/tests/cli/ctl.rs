@@ -270,6 +270,113 @@ fn operators_and_keys_are_made_changed_and_used() {
 }
 
 #[test]
+fn a_ban_of_an_operator_shows_when_it_ends() {
+    let node = Node::start(&[]);
+    let password = file(&node, "password", "a long password\n");
+    let add = ["people", "add", "ann", "role=viewer"];
+    let add = [
+        &add[..],
+        &["must_change_password=false", "--password-file", &password],
+    ]
+    .concat();
+    ctl(&node, &add).succeeded();
+    let ban = |until_ms: &str| {
+        let ban = [
+            "people",
+            "ban",
+            "ann",
+            "--reason",
+            "cool down",
+            "--until-ms",
+            until_ms,
+        ];
+        ctl(&node, &ban)
+    };
+    let past = ban("1").failed(4);
+    assert!(
+        past.contains("until_ms: expected a time in the future"),
+        "{past}"
+    );
+    // In the year 2100.
+    assert_eq!(ban("4102444800000").succeeded(), "ann was banned\n");
+    let shown = ctl(&node, &["--json", "people", "show", "ann"]).succeeded();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["ban"]["until_ms"], 4_102_444_800_000_u64, "{shown}");
+    assert_eq!(shown["ban"]["reason"], "cool down", "{shown}");
+    let shown = ctl(&node, &["people", "show", "ann"]).succeeded();
+    assert!(shown.contains("4102444800000"), "{shown}");
+    let who = [
+        "--login",
+        "ann",
+        "--login-password-file",
+        &password,
+        "whoami",
+    ];
+    let rejected = ctl(&node, &who).failed(4);
+    assert!(
+        rejected.contains("until 4102444800000") && rejected.contains("cool down"),
+        "{rejected}"
+    );
+    let unbanned = ctl(&node, &["people", "unban", "ann"]).succeeded();
+    assert_eq!(unbanned, "ann is no longer banned\n");
+    ctl(&node, &who).succeeded();
+}
+
+/// Creates a package of the product `pump`, which has one device, and begins its campaign 1.
+fn begin_campaign(node: &Node) {
+    ctl(node, &["products", "add", "pump"]).succeeded();
+    ctl(node, &["devices", "add", "pump-1", "--product", "pump"]).succeeded();
+    let image = file(node, "pump.bin", "the image");
+    let uploaded = ctl(node, &["--json", "files", "upload", &image]).succeeded();
+    let uploaded: serde_json::Value = serde_json::from_str(&uploaded).unwrap();
+    let uploaded = format!("file={}", uploaded["id"].as_str().unwrap());
+    let package = ["firmware", "add", "pump-v2", "product=pump", "title=pump"];
+    let package = [&package[..], &["firmware_version=v2", &uploaded]].concat();
+    ctl(node, &package).succeeded();
+    ctl(node, &["campaigns", "add", "package=pump-v2"]).succeeded();
+}
+
+#[test]
+fn campaigns_are_paused_resumed_cancelled_and_deleted() {
+    let node = Node::start(&[]);
+    begin_campaign(&node);
+    let status = |arguments: &[&str]| {
+        let shown = ctl(&node, &[&["--json", "campaigns"], arguments].concat()).succeeded();
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        shown["status"].as_str().unwrap().to_owned()
+    };
+    let running = ctl(&node, &["campaigns", "resume", "1"]).failed(4);
+    assert!(
+        running.contains("expected one that is paused or halted"),
+        "{running}"
+    );
+    for (action, expected) in [
+        ("pause", "paused"),
+        ("resume", "running"),
+        ("pause", "paused"),
+        ("cancel", "cancelled"),
+    ] {
+        assert_eq!(status(&[action, "1"]), expected);
+        assert_eq!(status(&["show", "1"]), expected);
+    }
+    let devices = ctl(&node, &["campaigns", "devices", "1"]).succeeded();
+    assert!(
+        devices.contains("pump-1") && devices.contains("cancelled"),
+        "{devices}"
+    );
+    for action in ["pause", "resume", "cancel"] {
+        let ended = ctl(&node, &["campaigns", action, "1"]).failed(4);
+        assert!(ended.contains("the campaign is cancelled"), "{ended}");
+    }
+    let deleted = ctl(&node, &["campaigns", "delete", "1"]).succeeded();
+    assert_eq!(deleted, "the campaign 1 was deleted\n");
+    for action in ["resume", "cancel"] {
+        let unknown = ctl(&node, &["campaigns", action, "1"]).failed(4);
+        assert!(unknown.contains("no firmware campaign 1"), "{unknown}");
+    }
+}
+
+#[test]
 fn messages_are_published_and_a_backup_is_restored() {
     let node = Node::start(&[]);
     let subscriber = node.subscriber(&["-t", "tide/#", "-C", "1"]);

@@ -252,10 +252,24 @@ fn receivers_only_get_the_messages_of_their_endpoint() {
     }
 }
 
-/// Kinds of objects that belong to namespaces.
-const KINDS: [&str; 4] = ["products", "device-groups", "notifications", "endpoints"];
+/// Kinds of objects that belong to namespaces. Devices are created with products.
+const KINDS: [&str; 7] = [
+    "products",
+    "device-groups",
+    "notifications",
+    "endpoints",
+    "dashboards",
+    "api-keys",
+    "invites",
+];
+
+/// Whether only owners of a namespace read its objects of this kind.
+fn is_of_owners(kind: &str) -> bool {
+    matches!(kind, "api-keys" | "invites")
+}
 
 struct OwnedObject {
+    kind: String,
     path: String,
     id: String,
     namespace: usize,
@@ -269,20 +283,20 @@ fn create_objects(node: &Node, random: &mut Random, namespaces: usize) -> Vec<Ow
         let (status, answer) = ask(node, "PUT", &format!("{kind}/{id}"), body.clone());
         assert!(status < 300, "{kind}/{id}: {answer}");
         let mut change = body;
-        let text = if kind == "notifications" {
-            "description"
-        } else {
-            "name"
+        let text = match kind {
+            "notifications" | "api-keys" | "invites" => "description",
+            _ => "name",
         };
         change[text] = "changed".into();
         objects.push(OwnedObject {
+            kind: kind.to_owned(),
             path: format!("{kind}/{id}"),
             id,
             namespace,
             change,
         });
     };
-    for number in 0..30 {
+    for number in 0..40 {
         let namespace = random.below(namespaces);
         let owner = format!("ns-{namespace}");
         let kind = KINDS[random.below(KINDS.len())];
@@ -290,6 +304,7 @@ fn create_objects(node: &Node, random: &mut Random, namespaces: usize) -> Vec<Ow
         let body = match kind {
             "device-groups" => json!({"namespace": owner, "tags": {"site": "a"}}),
             "notifications" => json!({"namespace": owner, "to": {"mqtt": {"topic": "alarms"}}}),
+            "api-keys" => json!({"namespace": owner, "role": "viewer"}),
             _ => json!({"namespace": owner}),
         };
         create(kind, id.clone(), namespace, body);
@@ -313,8 +328,9 @@ fn operators_of_a_namespace_read_and_change_own_objects_only() {
     let seed = Random::seed();
     let mut random = Random::new(seed);
     let node = Node::start(&["--set", "http.anonymous_role=none"]);
-    let unlimited =
-        json!({"products": null, "groups": null, "notifications": null, "endpoints": null});
+    let unlimited = json!({
+        "products": null, "groups": null, "notifications": null, "endpoints": null, "dashboards": null,
+    });
     for namespace in 0..NAMESPACES {
         let body = json!({"quotas": unlimited});
         let (status, answer) = ask(&node, "PUT", &format!("namespaces/ns-{namespace}"), body);
@@ -353,13 +369,24 @@ fn operators_of_a_namespace_read_and_change_own_objects_only() {
             let answer = send(&node, token, method, &format!("/api/v1/{path}"), &body);
             (answer.status, answer.body.to_string())
         };
+        let may_read = |object: &OwnedObject| match roles.get(&object.namespace) {
+            Some(role) => *role == "owner" || !is_of_owners(&object.kind),
+            None => false,
+        };
         for kind in KINDS.iter().chain(&["devices"]) {
             let (status, listed) = request("GET", &format!("{kind}?limit=1000"), json!(null));
-            assert_eq!(status, 200, "{kind}: {listed}");
+            // Who owns no namespace has nothing to read there.
+            let is_owner = roles.values().any(|role| *role == "owner");
+            let expected = if is_of_owners(kind) && !is_owner {
+                403
+            } else {
+                200
+            };
+            assert_eq!(status, expected, "{kind}, {roles:?}: {listed}");
             for object in &objects {
                 let is_listed = listed.contains(&format!("\"{}\"", object.id));
-                let is_kind = object.path.starts_with(&format!("{kind}/"));
-                let may_read = roles.contains_key(&object.namespace);
+                let is_kind = object.kind == **kind;
+                let may_read = may_read(object);
                 let what = format!("seed {seed}, {roles:?}: {} in {listed}", object.path);
                 if is_kind {
                     assert_eq!(is_listed, may_read, "{what}");
@@ -368,7 +395,7 @@ fn operators_of_a_namespace_read_and_change_own_objects_only() {
             }
         }
         for object in &objects {
-            let may_read = roles.contains_key(&object.namespace);
+            let has_role = roles.contains_key(&object.namespace);
             let what = format!("seed {seed}, {roles:?}: {}", object.path);
             let mut paths = vec![object.path.clone()];
             if object.path.starts_with("endpoints/") {
@@ -377,14 +404,25 @@ fn operators_of_a_namespace_read_and_change_own_objects_only() {
             }
             for path in paths {
                 let (status, answer) = request("GET", &path, json!(null));
-                let expected = if may_read { 200 } else { 404 };
-                assert_eq!(status, expected, "{what}: {path}: {answer}");
+                let expected: &[u16] = match may_read(object) {
+                    true => &[200],
+                    // The role is checked first where it permits nothing of this kind.
+                    false if is_of_owners(&object.kind) => &[403, 404],
+                    false => &[404],
+                };
+                assert!(
+                    expected.contains(&status),
+                    "{what}: {path}: {status} {answer}"
+                );
             }
-            if !may_read {
+            if !has_role {
                 let (status, answer) = request("DELETE", &object.path, json!(null));
                 // Who may change nothing anywhere learns that, whatever the object.
-                let is_viewer = roles.values().all(|role| *role == "viewer");
-                let expected = if is_viewer { 403 } else { 404 };
+                let may_change_some = roles.values().any(|role| match is_of_owners(&object.kind) {
+                    true => *role == "owner",
+                    false => *role != "viewer",
+                });
+                let expected = if may_change_some { 404 } else { 403 };
                 assert_eq!(status, expected, "{what}: {answer}");
                 for body in [json!({}), object.change.clone()] {
                     let (status, answer) = request("PUT", &object.path, body);
