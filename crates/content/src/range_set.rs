@@ -125,6 +125,14 @@ impl RangeSet {
         self.ranges.last().map_or(0, |r| r.end)
     }
 
+    /// Removes the lowest ranges if there are more than `ranges`.
+    pub fn keep_last(&mut self, ranges: usize) {
+        if let Some(excess) = self.ranges.len().checked_sub(ranges) {
+            let removed = self.ranges.drain(..excess);
+            self.count -= removed.map(|range| range.end - range.start).sum::<u64>();
+        }
+    }
+
     pub fn clear(&mut self) {
         self.count = 0;
         self.ranges.clear();

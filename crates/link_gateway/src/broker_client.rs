@@ -3,8 +3,11 @@
 use std::io;
 use std::time::Duration;
 
+use broker::{FIRST_NUMBERS_PROPERTY, NUMBER_PROPERTY, PUBLISHER_PROPERTY};
 use bytes::BytesMut;
 use link::error_code::ErrorCode;
+use link::message::MessageId;
+use link::priority::Priority;
 use link::wire::handshake::{Credentials, Hello};
 use mqtt::{Connect, Packet, PropertiesBuf, QoS, ReasonCode, Version};
 use mqtt_client::{AckMode, AckResult, ClientSession, OutgoingMessage, PendingAck, SessionEvent};
@@ -12,6 +15,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
 
+use crate::exchange::Publication;
 use crate::settings::LinkSettings;
 use crate::subscriptions::SubscriptionChange;
 
@@ -43,6 +47,8 @@ pub(crate) struct BrokerClient {
     client_id: String,
     /// The broker has kept the session of a former connection.
     is_resumed: bool,
+    /// The session outlives the connection, so that the broker knows which messages of the link it has published.
+    keeps_session: bool,
     /// Interval at which the broker expects a packet, if the listener has a longest keep-alive.
     ping: Option<Duration>,
     next_ping: Instant,
@@ -95,6 +101,7 @@ impl BrokerClient {
             buffer: BytesMut::new(),
             client_id: client_id.clone(),
             is_resumed: false,
+            keeps_session: session_expiry_s > 0,
             ping: None,
             next_ping: Instant::now(),
         };
@@ -102,6 +109,16 @@ impl BrokerClient {
         properties.push(mqtt::Property::MaximumPacketSize(MAX_RECEIVED_BYTES));
         properties.push(mqtt::Property::ReceiveMaximum(settings.max_deliveries));
         properties.push(mqtt::Property::SessionExpiryInterval(session_expiry_s));
+        let link_id = hello.link_id.to_string();
+        let first = first_numbers(hello);
+        if client.keeps_session {
+            for (name, value) in [
+                (PUBLISHER_PROPERTY, &link_id),
+                (FIRST_NUMBERS_PROPERTY, &first),
+            ] {
+                properties.push(mqtt::Property::UserProperty(name, value));
+            }
+        }
         client.session.start_connection();
         client.session.send(&Packet::Connect(Connect {
             version: Version::V5,
@@ -148,6 +165,11 @@ impl BrokerClient {
         self.is_resumed
     }
 
+    /// Whether the broker keeps the session without a connection.
+    pub(crate) fn keeps_session(&self) -> bool {
+        self.keeps_session
+    }
+
     fn schedule_ping(&mut self) {
         self.next_ping = Instant::now() + self.ping.unwrap_or(Duration::MAX / 1024);
     }
@@ -157,22 +179,27 @@ impl BrokerClient {
         self.session.has_quota()
     }
 
-    /// Publishes a message with QoS 1; returns its packet identifier.
+    /// Publishes a message of the link with QoS 1; returns its packet identifier. If the session outlives
+    /// the connection, the broker acknowledges a message that it has published before, and does not publish it again.
     ///
     /// # Errors
     /// If the message is larger than the broker accepts.
     pub(crate) fn publish(
         &mut self,
-        topic: &str,
-        payload: &[u8],
-        retain: bool,
+        id: MessageId,
+        publication: &Publication<'_>,
     ) -> Result<u16, String> {
+        let number = format!("{}.{}", id.priority as u8, id.number);
+        let mut properties = PropertiesBuf::new();
+        if self.keeps_session {
+            properties.push(mqtt::Property::UserProperty(NUMBER_PROPERTY, &number));
+        }
         self.session.publish(&OutgoingMessage {
-            topic,
-            payload,
+            topic: publication.topic,
+            payload: publication.payload,
             qos: QoS::AtLeastOnce,
-            retain,
-            properties: &PropertiesBuf::new(),
+            retain: publication.retain,
+            properties: &properties,
             topic_alias: None,
         })
     }
@@ -247,6 +274,13 @@ impl BrokerClient {
         // A full socket means that the broker does not read; then the end of the connection tells it the same.
         let _ = self.stream.try_write(&self.session.out);
     }
+}
+
+/// The value of [`FIRST_NUMBERS_PROPERTY`].
+fn first_numbers(hello: &Hello) -> String {
+    let lanes = Priority::ALL.iter().zip(&hello.lanes);
+    let numbers = lanes.map(|(priority, lane)| format!("{}.{}", *priority as u8, lane.first));
+    numbers.collect::<Vec<_>>().join(" ")
 }
 
 /// What CONNACK means for the peer.

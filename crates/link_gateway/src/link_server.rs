@@ -259,9 +259,8 @@ impl LinkServer {
         self.reset();
         if let Some(attached) = self.client.take() {
             let has_left = matches!(self.link.end(), Some(LinkError::ShutDown));
-            // A session without subscriptions has nothing to wait for.
-            let may_wait = attached.client.is_resumed() || !self.subscriptions.is_empty();
-            attached.client.leave(may_wait && !has_left);
+            let is_kept = attached.client.keeps_session() && !has_left;
+            attached.client.leave(is_kept);
         }
     }
 
@@ -442,14 +441,9 @@ impl LinkServer {
         {
             let sent = match Publication::decode(&pending.content) {
                 Ok(publication) => {
-                    let Publication {
-                        topic,
-                        payload,
-                        retain,
-                    } = publication;
-                    let published = attached.client.publish(topic, payload, retain);
+                    let published = attached.client.publish(pending.id, &publication);
                     let too_large = ReasonCode::PACKET_TOO_LARGE;
-                    published.map_err(|reason| (topic.to_owned(), too_large, reason))
+                    published.map_err(|reason| (publication.topic.to_owned(), too_large, reason))
                 }
                 Err(reason) => {
                     let invalid = ReasonCode::TOPIC_NAME_INVALID;

@@ -64,6 +64,7 @@ impl Shard {
             }
             self.send_ack(at, PacketType::PubRec, ticket.packet_id, reason);
         } else {
+            self.record_deferred_number(at, ticket.packet_id, reason);
             self.send_ack(at, PacketType::PubAck, ticket.packet_id, reason);
         }
     }

@@ -258,7 +258,8 @@ impl Shard {
             && !is_granted
             && !is_random
         {
-            let keep = !connect.clean_start;
+            // A link cannot be passed on to a session at another node.
+            let keep = !connect.clean_start && !self.is_gateway_connection(at);
             return self.claim_in_cluster(at, router, &id, keep, raw);
         }
         let is_own = existing.is_none_or(|session| self.is_session_owner(at, session));
@@ -436,6 +437,7 @@ impl Shard {
         }
         self.metrics().inc(Metric::ClientsConnected);
         self.set_group_presence(session_at, true);
+        self.set_publisher(at, session_at, connect);
         self.persist_session(session_at);
     }
 

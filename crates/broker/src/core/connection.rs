@@ -15,6 +15,7 @@ use super::derived_queue::PublisherWait;
 use super::outbox::Outbox;
 use super::relay_peer::RelayPeer;
 use super::retained_delivery::RetainedDelivery;
+use super::session::PublicationNumber;
 use super::tables::{NO_SESSION, SessionIx};
 use super::timers::TimerKey;
 use super::tunnel::TunnelEntry;
@@ -99,6 +100,8 @@ pub(crate) struct ConnectionExtra {
     pub(crate) tunnel: Option<Box<TunnelEntry>>,
     /// Whether the connection comes from another node of the cluster, because the session was here.
     pub(crate) is_tunnel_exit: bool,
+    /// Packet ids and numbers of messages that hooks will acknowledge.
+    pub(crate) deferred_numbers: Vec<(u16, PublicationNumber)>,
     /// Closes the connection when its authentication expires.
     pub(crate) expiry_timer: Option<TimerKey>,
 }

@@ -19,6 +19,7 @@ use store::{QueueEntry, QueueFetch, StateKind, StoreBatch};
 
 use super::dispatch::Dispatch;
 use super::records;
+use super::session::PublicationNumber;
 use super::stored_reads::StoredReads;
 use super::tables::{ConnectionIx, SessionIx};
 
@@ -84,6 +85,10 @@ pub(crate) struct ShardJournal {
     unconfirmed_turns: Vec<VecDeque<u64>>,
     /// Turns, sessions and packet ids of QoS 2 messages that other nodes have not logged yet.
     unconfirmed_ids: VecDeque<(u64, u64, u16)>,
+    /// Turns, sessions and numbers of numbered messages that other nodes have not logged yet.
+    unconfirmed_numbers: VecDeque<(u64, u64, PublicationNumber)>,
+    /// Sessions and numbers of those that they have logged, to be written in this turn.
+    confirmed_numbers: Vec<(u64, PublicationNumber)>,
     /// Shards that have to confirm shard messages of this turn.
     shards_to_confirm: u64,
     /// Number of the last message in the link to each other shard.
@@ -148,6 +153,8 @@ impl ShardJournal {
             routed_delayed: VecDeque::new(),
             unconfirmed_turns: (0..receivers).map(|_| VecDeque::new()).collect(),
             unconfirmed_ids: VecDeque::new(),
+            unconfirmed_numbers: VecDeque::new(),
+            confirmed_numbers: Vec::new(),
             shards_to_confirm: 0,
             held_connections: VecDeque::new(),
             received_turns: VecDeque::new(),
@@ -198,6 +205,7 @@ impl ShardJournal {
     pub(crate) fn has_work(&self) -> bool {
         self.has_pending_records()
             || self.reads.has_started()
+            || !self.confirmed_numbers.is_empty()
             || self
                 .held_connections
                 .back()
@@ -342,6 +350,35 @@ impl ShardJournal {
         }
     }
 
+    /// Keeps the number of a numbered message of this turn until other nodes have logged the message; false if it goes to none.
+    pub(crate) fn defer_number(&mut self, session: u64, number: PublicationNumber) -> bool {
+        let goes_to_nodes = |router: u16| self.shards_to_confirm & 1 << router != 0;
+        let is_deferred = self.node_router.is_some_and(goes_to_nodes);
+        if is_deferred {
+            self.unconfirmed_numbers
+                .push_back((self.turn, session, number));
+        }
+        is_deferred
+    }
+
+    /// The session has another publisher, or has ended.
+    pub(crate) fn forget_numbers(&mut self, session: u64) {
+        self.unconfirmed_numbers
+            .retain(|&(_, other, _)| other != session);
+        self.confirmed_numbers
+            .retain(|&(other, _)| other != session);
+    }
+
+    /// Numbers to be written in this turn, and their sessions, because other nodes have logged their messages.
+    pub(crate) fn take_confirmed_numbers(&mut self) -> Vec<(SessionIx, PublicationNumber)> {
+        let confirmed = std::mem::take(&mut self.confirmed_numbers);
+        let sessions = &self.session_by_number;
+        let numbers = confirmed.into_iter();
+        numbers
+            .filter_map(|(session, number)| Some((*sessions.get(&session)?, number)))
+            .collect()
+    }
+
     /// Writes a packet id whose message is wherever it has to be.
     pub(crate) fn restore_packet_id(&mut self, number: u64, packet_id: u16) {
         self.batch.add_received_id(number, packet_id);
@@ -356,6 +393,7 @@ impl ShardJournal {
     pub(crate) fn end_session(&mut self, number: u64) {
         self.unconfirmed_ids
             .retain(|&(_, session, _)| session != number);
+        self.forget_numbers(number);
         self.session_by_number.remove(&number);
         self.batch.end_session(number);
     }
@@ -547,6 +585,12 @@ impl ShardJournal {
                 .pop_front_if(|&mut (of_turn, ..)| of_turn <= turn)
             {
                 self.batch.add_received_id(number, packet_id);
+            }
+            while let Some((_, session, number)) = self
+                .unconfirmed_numbers
+                .pop_front_if(|&mut (of_turn, ..)| of_turn <= turn)
+            {
+                self.confirmed_numbers.push((session, number));
             }
         }
     }

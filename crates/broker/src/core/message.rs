@@ -119,13 +119,19 @@ impl Message {
     }
 }
 
-/// Copies `properties` without topic alias and subscription identifiers into `out`.
-pub(crate) fn copy_forwardable(properties: Properties<'_>, out: &mut Vec<u8>) {
+/// Copies `properties` into `out`, without topic alias, subscription identifiers and the user property of this name.
+pub(crate) fn copy_forwardable(
+    properties: Properties<'_>,
+    own_user_property: Option<&str>,
+    out: &mut Vec<u8>,
+) {
     for (span, property) in properties.spans() {
-        if !matches!(
-            property,
-            Property::TopicAlias(_) | Property::SubscriptionIdentifier(_)
-        ) {
+        let is_own = match property {
+            Property::TopicAlias(_) | Property::SubscriptionIdentifier(_) => true,
+            Property::UserProperty(name, _) => own_user_property == Some(name),
+            _ => false,
+        };
+        if !is_own {
             out.extend_from_slice(&properties.as_bytes()[span]);
         }
     }

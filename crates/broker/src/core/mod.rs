@@ -36,6 +36,7 @@ mod node_batches;
 mod node_interest;
 pub(crate) mod node_messages;
 pub(crate) mod node_router;
+mod numbered_publications;
 pub(crate) mod outbox;
 mod packet_input;
 pub(crate) mod partial_packet_budget;

@@ -17,7 +17,9 @@ use super::journal::{ShardJournal, ShardLink, TurnEnd};
 use super::message::Message;
 use super::records::{self, SessionRecord};
 use super::routing::deliver_locally;
-use super::session::{OutboundMessages, QueueSize, Session, SessionMessage, SessionWill};
+use super::session::{
+    AcceptedNumbers, OutboundMessages, QueueSize, Session, SessionMessage, SessionWill,
+};
 use super::session_filter::SessionFilter;
 use super::shard::Shard;
 use super::shard_messages::ShardMessage;
@@ -193,6 +195,8 @@ impl Shard {
             return;
         }
         session.record_number = Some(session.store_number);
+        let numbers = session.accepted_numbers.as_mut();
+        let numbers = numbers.map(|numbers| numbers.write());
         let body = session
             .will
             .as_ref()
@@ -207,6 +211,7 @@ impl Shard {
             created_ms: session.created_ms,
             disconnected_ms: session.disconnected_ms,
             username: session.username.as_deref(),
+            accepted_numbers: numbers.as_deref(),
             will: session
                 .will
                 .as_ref()
@@ -374,6 +379,8 @@ impl Shard {
             true => now_ms,
             false => record.disconnected_ms,
         };
+        let numbers = record.accepted_numbers.and_then(AcceptedNumbers::read);
+        session.accepted_numbers = numbers.map(Box::new);
         session.will = record.will.and_then(|(delay_s, body)| {
             let message = records::read_message(body)?;
             Some(Box::new(SessionWill { message, delay_s }))
@@ -486,6 +493,7 @@ impl Shard {
     /// Closes the turn. Its batch must be passed to the store before any output of this shard is written to a socket or
     /// sent to another shard.
     pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> StoreBatch) -> Option<TurnEnd> {
+        self.persist_accepted_numbers();
         let journal = self.delivery.journal.as_mut()?;
         let end = journal.end_turn(spare);
         let (turn, mut to_confirm) = (end.turn, end.shards_to_confirm);
@@ -640,6 +648,7 @@ impl Shard {
     /// Whether the turn has to be closed.
     pub(crate) fn has_open_turn(&self) -> bool {
         let journal = self.delivery.journal.as_ref();
-        journal.is_some_and(|journal| journal.has_work())
+        !self.sessions_with_new_numbers.is_empty()
+            || journal.is_some_and(|journal| journal.has_work())
     }
 }

@@ -14,6 +14,7 @@ use super::encoding::encode_ack;
 use super::journal::ShardJournal;
 use super::message::{Message, copy_forwardable, expiry_time_ms};
 use super::records;
+use super::session::NUMBER_PROPERTY;
 use super::shard::{ConnectionAction, Shard};
 use super::tables::{ConnectionIx, SessionIx, TableIx as _};
 use super::timers::Timer;
@@ -25,7 +26,10 @@ pub(super) const DELAYED_PREFIX: &str = "$delayed/";
 /// Prefix of the topics published by the broker itself.
 pub(crate) const SYS_PREFIX: &str = "$SYS/";
 
-fn publish_rejection(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> CloseReason {
+pub(super) fn publish_rejection(
+    code: ReasonCode,
+    detail: impl Into<std::rc::Rc<str>>,
+) -> CloseReason {
     CloseReason::new(code, "protocol_error").with_detail(detail)
 }
 
@@ -86,9 +90,14 @@ impl Shard {
         if let Some(topic) = &topic {
             publish.topic = topic;
         }
-        copy_forwardable(publish.properties, &mut scratch);
+        let number = self.publication_number(at, session, &publish)?;
+        let own_property = number.map(|_| NUMBER_PROPERTY);
+        copy_forwardable(publish.properties, own_property, &mut scratch);
         publish.properties = Properties::from_validated(&scratch);
-        let result = self.accept_publish(at, session, &publish);
+        let result = match number {
+            None => self.accept_publish(at, session, &publish),
+            Some(number) => self.accept_numbered_publish(at, session, &publish, number),
+        };
         self.scratch = scratch;
         result
     }
@@ -150,7 +159,7 @@ impl Shard {
         })
     }
 
-    fn accept_publish(
+    pub(super) fn accept_publish(
         &mut self,
         at: ConnectionIx,
         session: SessionIx,
@@ -185,8 +194,11 @@ impl Shard {
         }
         match publish.qos {
             QoS::AtMostOnce => {}
-            _ if self.deferred_by_hooks => {}
+            _ if self.deferred_by_hooks => self.keep_deferred_number(at, publish.packet_id),
             QoS::AtLeastOnce => {
+                if !reason.is_error() {
+                    self.record_publication_number(session);
+                }
                 self.acknowledge_publish(at, PacketType::PubAck, publish.packet_id, reason);
             }
             QoS::ExactlyOnce => {
@@ -202,7 +214,7 @@ impl Shard {
 
     /// Rejects a message because the store accepts no writes. Before version 5, closing the connection is the only
     /// possible answer [MQTT-3.3.5-2].
-    fn reject_store_unavailable(
+    pub(super) fn reject_store_unavailable(
         &mut self,
         at: ConnectionIx,
         publish: &Publish<'_>,

@@ -221,6 +221,8 @@ pub(crate) struct SessionRecord<'a> {
     pub(crate) created_ms: u64,
     pub(crate) disconnected_ms: u64,
     pub(crate) username: Option<&'a str>,
+    /// The record of `AcceptedNumbers`.
+    pub(crate) accepted_numbers: Option<&'a [u8]>,
     /// Delay in seconds and the stored message.
     pub(crate) will: Option<(u32, &'a [u8])>,
 }
@@ -230,6 +232,7 @@ const CLEAN_START: u8 = 1 << 1;
 const BRIDGE: u8 = 1 << 2;
 const USERNAME: u8 = 1 << 3;
 const WILL: u8 = 1 << 4;
+const ACCEPTED_NUMBERS: u8 = 1 << 5;
 
 impl<'a> SessionRecord<'a> {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
@@ -240,6 +243,7 @@ impl<'a> SessionRecord<'a> {
             (self.bridge, BRIDGE),
             (self.username.is_some(), USERNAME),
             (self.will.is_some(), WILL),
+            (self.accepted_numbers.is_some(), ACCEPTED_NUMBERS),
         ] {
             flags |= if set { flag } else { 0 };
         }
@@ -250,6 +254,10 @@ impl<'a> SessionRecord<'a> {
         varint::put(out, self.disconnected_ms);
         if let Some(username) = self.username {
             put_text(out, username);
+        }
+        if let Some(numbers) = self.accepted_numbers {
+            varint::put(out, numbers.len() as u64);
+            out.extend_from_slice(numbers);
         }
         if let Some((delay_s, body)) = self.will {
             varint::put(out, delay_s.into());
@@ -276,6 +284,13 @@ impl<'a> SessionRecord<'a> {
             0 => None,
             _ => Some(reader.text()?),
         };
+        let accepted_numbers = match flags & ACCEPTED_NUMBERS {
+            0 => None,
+            _ => {
+                let len = reader.read_varint()?;
+                Some(reader.bytes(len)?)
+            }
+        };
         let will = match flags & WILL {
             0 => None,
             _ => Some((u32::try_from(reader.read_varint()?).ok()?, reader.rest)),
@@ -290,6 +305,7 @@ impl<'a> SessionRecord<'a> {
             created_ms,
             disconnected_ms,
             username,
+            accepted_numbers,
             will,
         })
     }
@@ -417,6 +433,7 @@ mod tests {
             created_ms: 7,
             disconnected_ms: 1_700_000_000_000,
             username: Some("ann"),
+            accepted_numbers: Some(b"numbers"),
             will: Some((5, b"body")),
         };
         let mut bytes = Vec::new();

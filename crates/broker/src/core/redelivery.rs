@@ -29,36 +29,36 @@ impl Shard {
         let incoming = &mut self.delivery.sessions[session].incoming_qos2;
         let is_restored =
             (incoming.as_mut()).is_some_and(|incoming| incoming.take_restored(publish.packet_id));
-        match is_restored {
-            true => self.notify_hooks_of_redelivery(session, publish),
-            false => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn notify_hooks_of_redelivery(
-        &mut self,
-        session: SessionIx,
-        publish: &Publish<'_>,
-    ) -> Result<(), CloseReason> {
-        let view = message_view(publish, self.now_ms(), self.delivery.next_message_number());
-        // A delayed message is in the store as a whole, and hooks receive it when it is due.
-        let is_reported_when_due =
-            view.topic.starts_with(DELAYED_PREFIX) || view.topic.starts_with(SYS_PREFIX);
-        if !is_reported_when_due && self.check_publish_allowed(session, &view)?.is_none() {
-            let verdict =
-                self.call_publish_hooks_only(&view, Some(session), &message_origin(publish));
-            if verdict == PublishVerdict::Reject {
-                // The client sends it again with its next connection, until hooks accept it.
-                let incoming = &mut self.delivery.sessions[session].incoming_qos2;
-                (incoming.get_or_insert_default()).undo_take_restored(publish.packet_id);
-                return Err(CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "store_full"));
-            }
+        if is_restored
+            && self.notify_hooks_of_redelivery(session, publish)? == PublishVerdict::Reject
+        {
+            // The client sends it again with its next connection, until hooks accept it.
+            let incoming = &mut self.delivery.sessions[session].incoming_qos2;
+            (incoming.get_or_insert_default()).undo_take_restored(publish.packet_id);
+            return Err(CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "store_full"));
         }
         Ok(())
     }
 
     /// Notifies hooks of a message that its subscribers have already received.
+
+    #[cold]
+    pub(super) fn notify_hooks_of_redelivery(
+        &mut self,
+        session: SessionIx,
+        publish: &Publish<'_>,
+    ) -> Result<PublishVerdict, CloseReason> {
+        let view = message_view(publish, self.now_ms(), self.delivery.next_message_number());
+        // A delayed message is in the store as a whole, and hooks receive it when it is due.
+        let is_reported_when_due =
+            view.topic.starts_with(DELAYED_PREFIX) || view.topic.starts_with(SYS_PREFIX);
+        if is_reported_when_due || self.check_publish_allowed(session, &view)?.is_some() {
+            return Ok(PublishVerdict::Continue);
+        }
+        let origin = message_origin(publish);
+        Ok(self.call_publish_hooks_only(&view, Some(session), &origin))
+    }
+
     fn call_publish_hooks_only(
         &mut self,
         view: &MessageView<'_>,

@@ -73,7 +73,8 @@ impl Shard {
             return false;
         }
         let mut dispatch = Dispatch::new(view, origin);
-        dispatch.is_exactly_once = view.qos == QoS::ExactlyOnce
+        dispatch.is_exactly_once = (view.qos == QoS::ExactlyOnce
+            || self.publication_number.is_some())
             && origin.is_some_and(|at| self.delivery.sessions[at].store_number != 0);
         let many = set.has_many_targets(filters);
         if many {

@@ -1,6 +1,7 @@
 //! The state of a session that outlives its connection: subscriptions, messages in flight in both directions, the
 //! queue.
 
+mod accepted_numbers;
 mod outbound_messages;
 mod packet_ids;
 
@@ -10,6 +11,8 @@ use super::message::Message;
 use super::tables::{ConnectionIx, FilterId, GroupId};
 use super::timers::SessionTimers;
 
+pub(crate) use accepted_numbers::{AcceptedNumbers, PublicationNumber};
+pub use accepted_numbers::{FIRST_NUMBERS_PROPERTY, NUMBER_PROPERTY, PUBLISHER_PROPERTY};
 pub(crate) use outbound_messages::{
     AckOutcome, OutboundMessages, QueueFilter, QueueLimits, QueueRoom, QueueSize, SendWindow,
     SessionMessage, Transmit,
@@ -44,6 +47,8 @@ pub(crate) struct Session {
     pub(crate) subscription_bytes: u64,
     pub(crate) outbound: Option<Box<OutboundMessages>>,
     pub(crate) incoming_qos2: Option<Box<PacketIdSet>>,
+    /// Of a gateway that numbers its messages.
+    pub(crate) accepted_numbers: Option<Box<AcceptedNumbers>>,
     pub(crate) will: Option<Box<SessionWill>>,
     pub(crate) expiry_s: u32,
     pub(crate) is_clean_start: bool,
@@ -79,6 +84,7 @@ impl Session {
             subscription_bytes: 0,
             outbound: None,
             incoming_qos2: None,
+            accepted_numbers: None,
             will: None,
             expiry_s: 0,
             is_clean_start: true,

@@ -24,6 +24,7 @@ use super::partial_packet_budget::PartialPacketBudget;
 use super::pending_claims::PendingClaims;
 use super::pending_responses::PendingResponses;
 use super::pending_suback::PendingSubAcks;
+use super::session::PublicationNumber;
 use super::session_filter::AdoptedNumbers;
 use super::shard_messages::ShardMessageQueues;
 use super::shared_backlog::SharedBacklogs;
@@ -108,6 +109,10 @@ pub(crate) struct Shard {
     pub(crate) derived_messages: DerivedMessages,
     /// Whether hooks rejected the message that is being published.
     pub(crate) rejected_by_hooks: bool,
+    /// The number of the message that is being published, if a gateway has given it one.
+    pub(crate) publication_number: Option<PublicationNumber>,
+    /// Sessions with accepted numbers that are not in their records yet.
+    pub(crate) sessions_with_new_numbers: Vec<SessionIx>,
     /// Whether a hook will acknowledge the message being handled later.
     pub(crate) deferred_by_hooks: bool,
     pub(crate) is_stopping: bool,
@@ -166,6 +171,8 @@ impl Shard {
             is_congested: false,
             derived_messages: DerivedMessages::default(),
             rejected_by_hooks: false,
+            publication_number: None,
+            sessions_with_new_numbers: Vec::new(),
             deferred_by_hooks: false,
             is_stopping: false,
             adopted: HashMap::default(),
@@ -200,6 +207,12 @@ impl Shard {
             self.publish_derived(None);
             self.wait_for_hooks(at);
         }
+    }
+
+    /// A panic has interrupted the handling of a message.
+    pub(crate) fn reset_after_panic(&mut self) {
+        self.derived_messages.reset_after_panic();
+        self.publication_number = None;
     }
 
     pub(crate) fn limits(&self) -> &BrokerLimits {

@@ -116,7 +116,7 @@ impl ShardIo {
                 "panic while handling a connection; connection closed; this is a bug"
             );
             let mut core = self.core_at_now();
-            core.derived_messages.reset_after_panic();
+            core.reset_after_panic();
             core.metrics().inc(Metric::Panics);
             let why = CloseReason::new(mqtt::ReasonCode::UNSPECIFIED_ERROR, PANIC);
             core.close(at, why);
@@ -131,7 +131,7 @@ impl ShardIo {
         if catch_unwind(AssertUnwindSafe(call)).is_err() {
             tracing::error!("panic while {what}; this is a bug");
             let mut core = self.core.borrow_mut();
-            core.derived_messages.reset_after_panic();
+            core.reset_after_panic();
             core.metrics().inc(Metric::Panics);
         }
     }

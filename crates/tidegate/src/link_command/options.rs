@@ -194,9 +194,14 @@ impl LinkConnectArgs {
         let connector = CarrierConnector::new(self.address, tls.as_ref(), server_name)
             .map_err(|error| ClientError::Usage(error.to_string()))?;
         let connector = Arc::new(connector);
+        let client_id = match (&*self.credentials.client_id, &journal) {
+            // A node remembers for a named client which messages it has published, also when it is killed.
+            ("", Some(journal)) => format!("link-{}", journal.link_id()),
+            (own, _) => own.to_owned(),
+        };
         let options = ConnectOptions {
             config: LinkConfig {
-                client_id: self.credentials.client_id.clone(),
+                client_id,
                 ack_policy,
                 size_classes: self.size_classes.unwrap_or_default(),
                 ..LinkConfig::default()

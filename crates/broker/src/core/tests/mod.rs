@@ -13,6 +13,7 @@ mod matching;
 mod node_retained_messages;
 mod node_sessions;
 mod nodes;
+mod numbered_publications;
 mod partial_packets;
 mod qos;
 mod relay;

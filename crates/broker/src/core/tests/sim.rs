@@ -71,11 +71,15 @@ pub(super) fn node(
     is_clustered: bool,
 ) -> Arc<NodeState> {
     let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
-    let listener = NodeListener::new(ListenerConfig::new("mqtt", bind), true);
+    let mqtt = ListenerConfig::new("mqtt", bind.clone());
+    let mut link = ListenerConfig::new("link", bind);
+    link.link = true;
     Arc::new(NodeState {
         max_connections: AtomicU32::new(limits.max_connections),
         limits: Arc::new(limits),
-        listeners: vec![listener],
+        listeners: [mqtt, link]
+            .map(|config| NodeListener::new(config, true))
+            .into(),
         users: hashbrown::HashMap::default(),
         decoy: DecoyCredentials::new(b"test", 4096),
         directory: NodeDirectory::default(),
@@ -139,6 +143,7 @@ impl Sim {
             created_ms: 1,
             disconnected_ms: self.now_ms,
             username: None,
+            accepted_numbers: None,
             will: None,
         };
         let mut bytes = Vec::new();
@@ -170,6 +175,7 @@ impl Sim {
             created_ms: 1,
             disconnected_ms: 0,
             username: None,
+            accepted_numbers: None,
             will: None,
         };
         let mut bytes = Vec::new();
@@ -351,7 +357,17 @@ impl Sim {
     }
 
     pub(super) fn connect(&mut self, shard: usize, client_id: &str, clean: bool) -> SimConnection {
-        let mut properties = PropertiesBuf::new();
+        self.connect_with((0, shard), client_id, clean, PropertiesBuf::new())
+    }
+
+    /// As [`connect`](Self::connect), to a listener and a shard, with further properties.
+    pub(super) fn connect_with(
+        &mut self,
+        (listener, shard): (u16, usize),
+        client_id: &str,
+        clean: bool,
+        mut properties: PropertiesBuf,
+    ) -> SimConnection {
         properties.push(Property::SessionExpiryInterval(if clean {
             0
         } else {
@@ -368,7 +384,7 @@ impl Sim {
             properties: properties.as_properties(),
             is_bridge: false,
         };
-        let at = self.shards[shard].open_connection(0, PeerAddress::Unix);
+        let at = self.shards[shard].open_connection(listener, PeerAddress::Unix);
         let mut conn = SimConnection { shard, at };
         let mut bytes = Vec::new();
         connect.encode(&mut bytes);

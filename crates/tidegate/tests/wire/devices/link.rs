@@ -22,7 +22,9 @@ use tokio::runtime::Runtime;
 use super::{api, ask, get, product, state, with_token};
 use crate::certificates::Authority;
 use crate::mqtt5::scram::credential;
-use crate::support::{Node, Random, Raw, SmallDisk, eventually, kind, temporary_directory};
+use crate::support::{
+    Connect, Node, Random, Raw, SmallDisk, eventually, kind, temporary_directory,
+};
 
 const WAIT: Duration = Duration::from_secs(30);
 const NOT_AUTHORIZED: u8 = 0x87;
@@ -386,7 +388,7 @@ fn a_peer_that_shuts_down_is_told_of_all_publications() {
 fn every_message_is_published_once_over_interruptions() {
     let node = node(&["p1"], "[store]\nfsync = \"always\"\n");
     let proxy = testkit::Proxy::start(node.address("link").parse().unwrap());
-    let persistent = crate::support::Connect::new(5, "watcher").persistent();
+    let persistent = Connect::new(5, "watcher").persistent();
     let mut watcher = Raw::connect(&node, &persistent);
     watcher.subscribe("up", 1);
     let address = proxy.address().to_string();
@@ -529,33 +531,47 @@ fn has_content(directory: &Path, bytes: &[u8]) -> bool {
     })
 }
 
+/// Reads `count` messages, which must be there, and checks that there are no others. The watcher has missed all of them, so
+/// that the node has sent it none before.
+fn expect_each_once(node: &Node, watcher: &Connect, count: u32) {
+    let mut received = vec![0; count as usize];
+    let mut watcher = Raw::connect(node, watcher);
+    while received.contains(&0) {
+        let message = watcher.recv(kind::PUBLISH);
+        watcher.acknowledge(&message);
+        received[u32::from_le_bytes(message.payload[..].try_into().unwrap()) as usize] += 1;
+    }
+    let further = watcher.ping_for_packets().len();
+    let total: u32 = received.iter().sum();
+    assert_eq!((total, further), (count, 0), "some were published twice");
+}
+
+/// A client that is away, subscribed to `up`.
+fn absent_watcher(node: &Node) -> Connect {
+    let watcher = Connect::new(4, "watcher").persistent();
+    let mut raw = Raw::connect(node, &watcher);
+    raw.subscribe("up", 1);
+    raw.disconnect();
+    watcher
+}
+
 #[test]
-fn no_message_is_lost_when_the_node_is_killed() {
+fn every_message_is_published_once_when_the_node_is_killed() {
+    let mut random = Random::new(Random::seed());
     let mut node = node(&["p1"], "[store]\nfsync = \"always\"\n");
-    let mut watcher = Raw::connect(
-        &node,
-        &crate::support::Connect::new(4, "watcher").persistent(),
-    );
-    watcher.subscribe("up", 1);
+    let watcher = absent_watcher(&node);
     let peer = Peer::new(&node, "token-p1", "peer-1");
-    for number in 0..500u32 {
+    for number in 0..3000u32 {
         peer.publish("up", &number.to_le_bytes());
-        if number == 250 {
+        if number % 500 == 250 {
+            // Some messages are published and not acknowledged.
+            std::thread::sleep(Duration::from_micros(random.below(3000) as u64));
             node.crash();
             peer.moved_to(&node);
         }
     }
     peer.wait(peer.link.flush()).unwrap();
-    let mut seen = vec![false; 500];
-    let mut watcher = Raw::connect(
-        &node,
-        &crate::support::Connect::new(4, "watcher").persistent(),
-    );
-    while seen.contains(&false) {
-        let message = watcher.recv(kind::PUBLISH);
-        watcher.acknowledge(&message);
-        seen[u32::from_le_bytes(message.payload[..].try_into().unwrap()) as usize] = true;
-    }
+    expect_each_once(&node, &watcher, 3000);
 }
 
 /// `TIDEGATE_TEST_KILLS` sets the number of kills.
@@ -564,9 +580,8 @@ fn files_and_messages_survive_kills_at_random_moments() {
     let kills = std::env::var("TIDEGATE_TEST_KILLS").map_or(4, |text| text.parse().unwrap());
     let mut random = Random::new(Random::seed());
     let mut node = node(&["p1"], "");
-    let watcher = || crate::support::Connect::new(4, "watcher").persistent();
-    Raw::connect(&node, &watcher()).subscribe("up", 1);
-    let peer = Peer::new(&node, "token-p1", "");
+    let watcher = absent_watcher(&node);
+    let peer = Peer::new(&node, "token-p1", "peer-1");
     let bytes = content(8_000_003);
     let digest = ContentHasher::digest(DigestAlgorithm::Blake3, &bytes);
     let stream = peer.open(None, bytes.len(), DigestAlgorithm::Blake3);
@@ -591,13 +606,7 @@ fn files_and_messages_survive_kills_at_random_moments() {
     peer.wait(peer.link.flush()).unwrap();
     assert!(has_content(&node.data_dir().join("files"), &bytes));
     assert_eq!(files(&node, "p1").len(), 1);
-    let mut seen = vec![false; number as usize];
-    let mut watcher = Raw::connect(&node, &watcher());
-    while seen.contains(&false) {
-        let message = watcher.recv(kind::PUBLISH);
-        watcher.acknowledge(&message);
-        seen[u32::from_le_bytes(message.payload[..].try_into().unwrap()) as usize] = true;
-    }
+    expect_each_once(&node, &watcher, number);
 }
 
 #[test]
