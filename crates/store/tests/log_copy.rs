@@ -237,6 +237,10 @@ fn held_notifications_wait_for_their_confirmation() {
         bench.store.stats().held_notifications == 20
     });
     assert_eq!(bench.observer.last(0), 1);
+    // That they are in the log is reported nevertheless.
+    wait_until("the last one is reported", || {
+        bench.observer.last_written(0) == from_lsn + 20
+    });
     // Each group has one batch, whose number is that of its frame.
     for lsn in [from_lsn + 1, from_lsn + 7, from_lsn + 8] {
         bench.store.confirm_replicated(lsn);

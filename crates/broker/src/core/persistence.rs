@@ -517,6 +517,12 @@ impl Shard {
         self.release_complete_turns();
     }
 
+    /// The log of this node has everything up to a turn, and the standby perhaps not. That suffices for messages to other shards:
+    /// what these write comes later in the log, and so in the copy of the standby.
+    pub(crate) fn handle_turn_written(&mut self, turn: u64) {
+        self.shard_queues.release_logged(turn);
+    }
+
     /// The data of hooks for a turn is durable.
     pub(crate) fn handle_turn_settled(&mut self, turn: u64) {
         if let Some(journal) = &mut self.delivery.journal {

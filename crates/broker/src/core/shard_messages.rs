@@ -272,9 +272,12 @@ impl ShardMessageQueues {
 
     /// Everything up to a turn is in the log.
     pub(crate) fn release_logged(&mut self, turn: u64) {
-        self.logged_turn = turn;
+        self.logged_turn = self.logged_turn.max(turn);
         for (shard, held) in self.held_messages.iter().enumerate() {
-            if held.front().is_some_and(|&(until, _)| until <= turn) {
+            if held
+                .front()
+                .is_some_and(|&(until, _)| until <= self.logged_turn)
+            {
                 self.waiting_shards |= 1 << shard;
             }
         }

@@ -52,6 +52,10 @@ impl store::StoreObserver for StoreOwner {
         self.inboxes[usize::from(shard)].push(InboxItem::TurnLogged(batch));
     }
 
+    fn on_written(&self, shard: u16, batch: u64) {
+        self.inboxes[usize::from(shard)].push(InboxItem::TurnWritten(batch));
+    }
+
     fn on_fetched(&self, shard: u16, page: QueuePage) {
         match self.inboxes.get(usize::from(shard)) {
             Some(inbox) => inbox.push(InboxItem::Page(page)),
@@ -79,6 +83,8 @@ pub(crate) enum InboxItem {
     },
     /// The store has logged everything up to this turn of the shard.
     TurnLogged(u64),
+    /// The log has everything up to this turn of the shard, and the standby of the node perhaps not.
+    TurnWritten(u64),
     /// The data of hooks for this turn of the shard is durable.
     TurnSettled(u64),
     /// A page of a session's stored messages.

@@ -371,6 +371,11 @@ impl ShardIo {
                         self.core_at_now().handle_turn_logged(turn)
                     });
                 }
+                InboxItem::TurnWritten(turn) => {
+                    self.catch_panic("handling a written turn", || {
+                        self.core_at_now().handle_turn_written(turn)
+                    });
+                }
                 InboxItem::TurnSettled(turn) => {
                     self.catch_panic("handling a settled turn", || {
                         self.core_at_now().handle_turn_settled(turn)

@@ -374,6 +374,9 @@ impl LogWriter {
     fn notify_logged(&mut self, lsn: u64) {
         let held = &mut self.held_notifications;
         if held.hold(&self.shared, lsn, &self.logged) {
+            for &(shard, number) in &self.logged {
+                self.observer.on_written(shard, number);
+            }
             self.deliver_held_notifications();
             return;
         }

@@ -22,6 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct StoreNotifications {
     logged: HashMap<u16, u64>,
+    written: HashMap<u16, u64>,
     pages: Vec<QueuePage>,
 }
 
@@ -39,6 +40,14 @@ impl StoreObserver for TestObserver {
         self.called.notify_all();
     }
 
+    fn on_written(&self, shard: u16, batch: u64) {
+        self.notifications
+            .lock()
+            .unwrap()
+            .written
+            .insert(shard, batch);
+    }
+
     fn on_fetched(&self, _shard: u16, page: QueuePage) {
         self.notifications.lock().unwrap().pages.push(page);
         self.called.notify_all();
@@ -49,6 +58,12 @@ impl TestObserver {
     pub(crate) fn last(&self, shard: u16) -> u64 {
         let notifications = self.notifications.lock().unwrap();
         notifications.logged.get(&shard).copied().unwrap_or(0)
+    }
+
+    /// The last batch that is in the log, while notifications of logged batches are held.
+    pub(crate) fn last_written(&self, shard: u16) -> u64 {
+        let notifications = self.notifications.lock().unwrap();
+        notifications.written.get(&shard).copied().unwrap_or(0)
     }
 
     pub(crate) fn wait_logged(&self, shard: u16, batch: u64) {

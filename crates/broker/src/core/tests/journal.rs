@@ -187,3 +187,27 @@ fn a_qos_2_message_crosses_shards_after_its_packet_id_is_logged() {
         "the other shard received no message"
     );
 }
+
+/// The copy of a standby has the frames in the order of the log, so that the other shard need not wait for it, and nor do the
+/// messages that follow.
+#[test]
+fn a_message_crosses_shards_before_the_standby_has_it() {
+    let mut sim = durable(2, 1);
+    away(&mut sim, 1);
+    let mut live = sim.connect(1, "live", true);
+    sim.subscribe(&mut live, "a/#", QoS::AtMostOnce);
+    let mut publisher = sim.connect(0, "publisher", false);
+    log_all(&mut sim);
+    sim.take_bytes(live);
+    sim.take_bytes(publisher);
+    sim.publish(&mut publisher, "a/b", b"x", QoS::ExactlyOnce, 1);
+    sim.publish(&mut publisher, "a/c", b"y", QoS::AtMostOnce, 0);
+    sim.settle();
+    assert!(!sim.has(live, PacketType::Publish));
+    sim.write_all(0);
+    sim.settle();
+    assert_eq!(sim.take(&mut live, false).len(), 2);
+    assert!(!sim.has(publisher, PacketType::PubRec));
+    log_all(&mut sim);
+    assert!(sim.has(publisher, PacketType::PubRec));
+}

@@ -334,6 +334,13 @@ impl Sim {
         true
     }
 
+    /// The log has all batches of a shard, and the standby has none of them.
+    pub(super) fn write_all(&mut self, shard: usize) {
+        let turn = self.unlogged[shard].back().copied().expect("a batch");
+        self.shards[shard].handle_turn_written(turn);
+        self.collect();
+    }
+
     pub(super) fn settle(&mut self) {
         while self.step() {}
     }
