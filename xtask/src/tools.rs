@@ -59,12 +59,18 @@ pub(crate) fn install_all(report: &mut Report) -> Environment {
     report.run_step("mosquitto_pub and mosquitto_sub", || {
         step_outcome(apt.ensure_program("mosquitto_pub", "mosquitto-clients"))
     });
-    report.run_step("curl, jq and openssl", || {
-        let programs = ["curl", "jq", "openssl"];
+    report.run_step("curl, jq, openssl and ip", || {
+        let programs = [
+            ("curl", "curl"),
+            ("jq", "jq"),
+            ("openssl", "openssl"),
+            // Tests of partitions make networks of their own.
+            ("ip", "iproute2"),
+        ];
         step_outcome(
             programs
                 .iter()
-                .try_for_each(|program| apt.ensure_program(program, program)),
+                .try_for_each(|(program, package)| apt.ensure_program(program, package)),
         )
     });
     report.run_step(&format!("Python package {PAHO}"), || {

@@ -43,7 +43,7 @@ const LISTING_INTERVAL: Duration = Duration::from_secs(1);
 /// Changes that wait for the reader.
 const WATCH_CAPACITY: usize = 256;
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A change of a bucket.
 #[derive(Debug)]

@@ -24,6 +24,8 @@ const COPY_RETRY: Duration = Duration::from_secs(5);
 const MAX_SILENCE: Duration = Duration::from_secs(10);
 /// Time for which another node is preferred to a standby that has failed.
 const FAILED_STANDBY_PAUSE: Duration = Duration::from_secs(300);
+/// Time for which a node that has lost its sessions waits for the node that has adopted them.
+const ADOPTER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait of the thread.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -46,6 +48,11 @@ enum Phase {
     Removing,
     /// Another node adopts the sessions.
     Adopted(NodeName),
+    /// Another node has adopted the sessions, which have ended here, and cannot be reached yet. Clients would get new sessions.
+    AwaitingAdopter {
+        adopter: NodeName,
+        until: Instant,
+    },
 }
 
 impl Phase {
@@ -138,7 +145,10 @@ impl CopySender {
                 let left = self.next_attempt.saturating_duration_since(Instant::now());
                 left.clamp(Duration::from_millis(1), IDLE)
             }
-            Phase::NoStandby { .. } | Phase::Copying { .. } | Phase::Current(_) => IDLE,
+            Phase::NoStandby { .. }
+            | Phase::Copying { .. }
+            | Phase::Current(_)
+            | Phase::AwaitingAdopter { .. } => IDLE,
         }
     }
 
@@ -250,6 +260,11 @@ impl CopySender {
             Phase::Confirming(_) if now >= self.next_attempt => self.confirm(),
             Phase::Removing if now >= self.next_attempt => self.remove_standby(),
             Phase::Adopted(_) if now >= self.next_attempt => self.abandon(),
+            Phase::AwaitingAdopter { adopter, until }
+                if now >= *until || self.peers.contains_key(adopter) =>
+            {
+                self.finish_without_standby(now);
+            }
             _ => {}
         }
     }
@@ -500,7 +515,11 @@ impl CopySender {
         self.run = (self.parts.random)();
         if self.write(None) {
             tracing::info!("this node has ended the sessions that another one has adopted");
-            self.finish_without_standby(Instant::now());
+            if let Phase::Adopted(adopter) = std::mem::replace(&mut self.phase, Phase::Examining) {
+                let until = Instant::now() + ADOPTER_TIMEOUT;
+                self.phase = Phase::AwaitingAdopter { adopter, until };
+                self.inputs.wake();
+            }
         }
     }
 
@@ -535,7 +554,9 @@ impl CopySender {
             }
             Phase::Current(copy) => (CopyPhase::Current, Some(copy.standby.clone())),
             Phase::Removing => (CopyPhase::RemovingStandby, None),
-            Phase::Adopted(node) => (CopyPhase::Adopted, Some(node.clone())),
+            Phase::Adopted(node) | Phase::AwaitingAdopter { adopter: node, .. } => {
+                (CopyPhase::Adopted, Some(node.clone()))
+            }
         };
         let before = self.sent_bytes;
         let (unconfirmed_bytes, sent_bytes) = self.phase.copy_mut().map_or((0, before), |copy| {

@@ -466,8 +466,13 @@ fn a_node_that_was_adopted_while_it_was_separated_acknowledges_nothing_and_ends_
     assert!(!pair.a.is_logged(batch));
     pair.a.copies.peer_down(pair.b.own, false);
     eventually("the sessions end", || pair.a.owner.has_called("abandon"));
+    // Clients would get new sessions before the other node can be asked.
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(pair.a.phase(), CopyPhase::Adopted);
+    assert_eq!(*pair.a.owner.hold.lock().unwrap(), Some(SessionHold::Held));
+    connect(&pair.a, &pair.b);
     eventually("the node continues", || {
-        pair.a.phase() == CopyPhase::NoStandby
+        *pair.a.owner.hold.lock().unwrap() == Some(SessionHold::Released)
     });
 }
 

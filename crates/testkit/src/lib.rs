@@ -9,11 +9,13 @@ mod parquet;
 pub mod processes;
 mod proxy;
 mod server;
+mod split_network;
 
 pub use certificates::{CertificateAuthority, TlsIdentity};
 pub use parquet::query_parquet;
 pub use proxy::{Proxy, ProxyMode};
 pub use server::{DATABASE, NatsClient, PASSWORD, Rows, ServerKind, TestServer, USER, free_port};
+pub use split_network::{NetworkGuard, NetworkMachine, SplitNetwork};
 
 /// Says that the current test does not run. Written past libtest's capture, so that it is seen when the test
 /// "passes"; `cargo xtask test` counts these lines.

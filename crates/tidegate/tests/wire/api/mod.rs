@@ -77,7 +77,9 @@ pub(crate) fn send_text(node: &Node, path: &str, media_type: &str, body: &str) -
 
 fn exchange(node: &Node, (method, path): (&str, &str), fields: &str, body: &str) -> ApiResponse {
     let address = node.address("http");
+    let network = node.enter_network();
     let mut socket = TcpStream::connect(address).unwrap();
+    drop(network);
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
     let length = body.len();
     let request = format!(

@@ -106,7 +106,7 @@ fn without_nats_each_node_serves_its_clients_and_everything_heals() {
     near.subscribe(&topic, 1);
     let mut far = Raw::client(second, 5);
     far.subscribe(&topic, 0);
-    cluster.nats.kill();
+    cluster.nats().kill();
     for node in [first, second] {
         eventually("the node is degraded and says so", || {
             let answer = get(node, "/readyz");
@@ -129,7 +129,7 @@ fn without_nats_each_node_serves_its_clients_and_everything_heals() {
     let rejected = put_rule(first, &rule, "SELECT * FROM \"a\"");
     assert_eq!(rejected.status, 503, "{}", rejected.body);
 
-    cluster.nats.start();
+    cluster.nats().start();
     cluster.wait_until_connected();
     for node in [first, second] {
         eventually("the node is ready again", || {

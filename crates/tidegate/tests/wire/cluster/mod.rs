@@ -9,5 +9,7 @@ mod failures;
 mod kills;
 mod messages;
 mod objects;
+mod partitions;
 mod relay;
 mod support;
+mod trial;

@@ -1,10 +1,12 @@
-//! Nodes that form a cluster over one NATS server.
+//! Nodes that form a cluster: over one NATS server, or on several machines, each with a server of its own.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testkit::{PASSWORD, ServerKind, TestServer, USER};
+use testkit::{NetworkMachine, PASSWORD, ServerKind, SplitNetwork, TestServer, USER};
 
 use crate::api::{ApiResponse, own_node, send};
 use crate::support::{Node, eventually, temporary_directory};
@@ -12,7 +14,8 @@ use crate::support::{Node, eventually, temporary_directory};
 pub(super) struct Cluster {
     /// `node-1` and so on.
     pub(super) nodes: Vec<Node>,
-    pub(super) nats: Arc<TestServer>,
+    nats: Option<Arc<TestServer>>,
+    network: Option<SplitNetwork>,
 }
 
 /// A NATS server for the cluster, or says that the test is skipped.
@@ -47,14 +50,84 @@ impl Cluster {
 
     fn start_with(nats: Arc<TestServer>, name: &str, count: usize, sets: &[&str]) -> Cluster {
         let spawn = |number| spawn_node(&nats, name, number, sets);
-        let mut nodes: Vec<Node> = (1..=count).map(spawn).collect();
-        for node in &mut nodes {
+        let cluster = Cluster {
+            nodes: (1..=count).map(spawn).collect(),
+            nats: Some(nats),
+            network: None,
+        };
+        cluster.wait_until_started()
+    }
+
+    /// Nodes with a NATS server each, on machines that can be cut off from the others.
+    pub(super) fn start_on_machines_or_skip(count: usize) -> Option<Cluster> {
+        if !own_node() {
+            return None;
+        }
+        let program = ServerKind::ClusterNats.program_or_skip()?;
+        let network = SplitNetwork::start_or_skip(count)?;
+        let address = |index: usize| format!("{}:6222", network.machine(index).address());
+        let peers: Vec<String> = (0..count).map(address).collect();
+        let spawn = |index: usize| {
+            let folder = temporary_directory();
+            let secret = folder.join("cluster.secret");
+            std::fs::write(&secret, "secret of the machines").unwrap();
+            std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+            let sets = [
+                format!("cluster.node=node-{}", index + 1),
+                "cluster.managed=true".to_owned(),
+                // Clients of a trial may be away for half a minute.
+                "limits.max_queued_messages=1000000".to_owned(),
+                format!("cluster.program={}", program.display()),
+                format!("cluster.listen={}", peers[index]),
+                format!("cluster.peers={}", peers.join(",")),
+                format!("cluster.secret_file={}", secret.display()),
+                "node.shards=2".to_owned(),
+            ];
+            let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+            Node::spawn_on(Some(network.machine(index)), folder, &arguments, "")
+        };
+        let cluster = Cluster {
+            nodes: (0..count).map(spawn).collect(),
+            nats: None,
+            network: Some(network),
+        };
+        Some(cluster.wait_until_started())
+    }
+
+    fn wait_until_started(mut self) -> Cluster {
+        for node in &mut self.nodes {
             node.wait_until_it_listens()
                 .unwrap_or_else(|why| panic!("{why}"));
         }
-        let cluster = Cluster { nodes, nats };
-        cluster.wait_until_connected();
-        cluster
+        self.wait_until_connected();
+        self
+    }
+
+    /// The NATS server of all nodes.
+    pub(super) fn nats(&self) -> &TestServer {
+        self.nats.as_ref().expect("nodes without own servers")
+    }
+
+    /// The network of nodes on machines of their own.
+    pub(super) fn network(&self) -> &SplitNetwork {
+        self.network.as_ref().expect("nodes on machines")
+    }
+
+    /// Where a node runs, if not on this machine.
+    pub(super) fn machine(&self, index: usize) -> Option<&NetworkMachine> {
+        Some(self.network.as_ref()?.machine(index))
+    }
+
+    /// Waits until the durable sessions of each node have a current copy.
+    pub(super) fn wait_for_standbys(&self) {
+        let until = Instant::now() + Duration::from_secs(60);
+        for node in &self.nodes {
+            while status(node)["standby"]["state"] != "current" {
+                let seen = status(node)["standby"].clone();
+                assert!(Instant::now() < until, "no standby: {seen}\n{}", node.log());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
     }
 
     pub(super) fn wait_until_connected(&self) {

@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use testkit::processes;
 pub use testkit::processes::temporary_directory;
+use testkit::{NetworkGuard, NetworkMachine, processes};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -36,6 +36,8 @@ struct Process {
     data_dir: PathBuf,
     /// Where its standard error goes.
     log: PathBuf,
+    /// Where it runs, if not on this machine.
+    machine: Option<NetworkMachine>,
 }
 
 impl Node {
@@ -63,6 +65,16 @@ impl Node {
     /// As [`Node::start_with_config`] with data in this folder, perhaps those of an earlier node. It may not listen yet:
     /// see [`Node::wait_until_it_listens`]. Take the folder back with [`Node::kill`].
     pub fn spawn(data_dir: PathBuf, arguments: &[&str], config: &str) -> Node {
+        Self::spawn_on(None, data_dir, arguments, config)
+    }
+
+    /// As [`Node::spawn`], on this machine of a network. Its listeners are at the loopback address of the machine.
+    pub fn spawn_on(
+        machine: Option<&NetworkMachine>,
+        data_dir: PathBuf,
+        arguments: &[&str],
+        config: &str,
+    ) -> Node {
         let mut all = vec![
             "serve".to_owned(),
             "--data-dir".to_owned(),
@@ -89,7 +101,7 @@ impl Node {
             all.extend(["--config".to_owned(), path.display().to_string()]);
         }
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let process = Process::spawn(data_dir, all);
+        let process = Process::spawn(machine.cloned(), data_dir, all);
         Node {
             process: Some(process),
             listeners: BTreeMap::new(),
@@ -156,6 +168,12 @@ impl Node {
             Some(address) => address,
             None => panic!("no listener {listener:?}; there are {:?}", self.listeners),
         }
+    }
+
+    /// The current thread is where the node runs until the result is dropped; `None`: on this machine.
+    pub fn enter_network(&self) -> Option<NetworkGuard> {
+        let machine = self.process.as_ref()?.machine.as_ref()?;
+        Some(machine.enter())
     }
 
     pub fn has_listener(&self, listener: &str) -> bool {
@@ -225,7 +243,8 @@ impl Node {
         let process = self.process.as_mut().expect("a node of its own");
         processes::unregister(process.pid);
         let data_dir = std::mem::take(&mut process.data_dir);
-        let process = Process::spawn(data_dir, process.arguments.clone());
+        let (machine, arguments) = (process.machine.clone(), process.arguments.clone());
+        let process = Process::spawn(machine, data_dir, arguments);
         self.listeners = process
             .wait_until_it_listens()
             .unwrap_or_else(|why| panic!("{why}"));
@@ -252,7 +271,11 @@ impl Node {
 }
 
 impl Process {
-    fn spawn(data_dir: PathBuf, arguments: Vec<String>) -> Process {
+    fn spawn(
+        machine: Option<NetworkMachine>,
+        data_dir: PathBuf,
+        arguments: Vec<String>,
+    ) -> Process {
         let log = data_dir.join("stderr.log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(&arguments);
@@ -262,6 +285,9 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let to_log = fs::File::options().create(true).append(true).open(&log);
         command.stderr(to_log.unwrap());
+        if let Some(machine) = &machine {
+            machine.place(&mut command);
+        }
         let child = processes::spawn(command);
         let pid = child.id();
         processes::register(processes::SupervisedChild {
@@ -275,6 +301,7 @@ impl Process {
             arguments,
             data_dir,
             log,
+            machine,
         }
     }
 

@@ -51,6 +51,7 @@ pub struct Raw {
 impl Raw {
     /// A TCP connection to the node's plain listener; nothing is sent.
     pub fn open(node: &Node, version: u8) -> Raw {
+        let _network = node.enter_network();
         Self::open_address(node.address("mqtt"), version)
     }
 
