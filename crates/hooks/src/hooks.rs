@@ -125,7 +125,7 @@ pub trait Hooks {
     }
 
     /// Whether [`Hooks::publish`] wants messages on a topic. Called with [`Interest::PUBLISH`] before any preparation, for
-    /// topics with the first bytes of [`Interest::publish_on`], so that a message that no hook wants costs almost nothing.
+    /// topics that [`Interest::may_want_topic`] selects, so that a message that no hook wants costs almost nothing.
     fn wants_topic(&mut self, topic: &str) -> bool {
         let _ = topic;
         true

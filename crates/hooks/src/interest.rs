@@ -4,12 +4,12 @@ use std::ops::BitOr;
 
 /// A set of hook points, and the first bytes of the topics whose messages are wanted.
 ///
-/// The first byte tells most messages that no hook wants from others, in one comparison. Nodes with hooks for few topics
-/// therefore pass other messages at no cost.
+/// The first byte rules out most topics that no hook wants, in one comparison; for topics that begin with `$`, the second byte
+/// does. Nodes with hooks for few topics therefore pass other messages at no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Interest {
     points: u32,
-    /// A bit for each first byte of a topic.
+    /// A bit for each [`topic_slot`].
     topics: [u64; 4],
 }
 
@@ -56,8 +56,21 @@ impl Interest {
         while at < first_bytes.len() {
             let byte = first_bytes[at];
             interest.topics[(byte / 64) as usize] |= 1 << (byte % 64);
+            if byte == b'$' {
+                interest.topics[2] = u64::MAX;
+                interest.topics[3] = u64::MAX;
+            }
             at += 1;
         }
+        interest
+    }
+
+    /// [`Self::PUBLISH`], but only for topics that begin with `$` and this byte.
+    #[must_use]
+    pub const fn publish_on_dollar(second_byte: u8) -> Self {
+        let mut interest = Self::point(Self::PUBLISH.points);
+        let slot = DOLLAR_SLOTS | second_byte;
+        interest.topics[(slot / 64) as usize] |= 1 << (slot % 64);
         interest
     }
 
@@ -69,14 +82,27 @@ impl Interest {
     /// Whether [`Hooks::publish`](crate::Hooks::publish) may want messages on a topic.
     #[inline]
     pub fn may_want_topic(&self, topic: &str) -> bool {
-        let first = topic.as_bytes().first().copied().unwrap_or_default();
-        self.topics[usize::from(first / 64)] & (1 << (first % 64)) != 0
+        let slot = topic_slot(topic.as_bytes());
+        self.topics[usize::from(slot / 64)] & (1 << (slot % 64)) != 0
     }
 
     /// Whether the set contains any of the points.
     #[inline]
     pub fn intersects(self, points: Self) -> bool {
         self.points & points.points != 0
+    }
+}
+
+/// Topics that begin with `$` and another byte have the slots from here on, by that byte. They share them with topics that begin
+/// with a character outside ASCII. These are rare, so that asking hooks about them unnecessarily costs little.
+const DOLLAR_SLOTS: u8 = 0x80;
+
+#[inline]
+fn topic_slot(topic: &[u8]) -> u8 {
+    match topic {
+        [b'$', second, ..] => DOLLAR_SLOTS | second,
+        [first, ..] => *first,
+        [] => 0,
     }
 }
 
@@ -108,11 +134,20 @@ mod tests {
             ("v1/devices", true),
             ("w", false),
             ("\u{10000}", true),
-            ("\u{80}", false),
+            ("$", true),
         ] {
             assert_eq!(some.may_want_topic(topic), is_wanted, "{topic}");
             assert!(Interest::PUBLISH.may_want_topic(topic));
             assert!(!Interest::DELIVER.may_want_topic(topic));
+        }
+        let file = Interest::publish_on_dollar(b'f');
+        for (topic, is_wanted) in [
+            ("$file/x", true),
+            ("$relay/x", false),
+            ("f", false),
+            ("$", false),
+        ] {
+            assert_eq!(file.may_want_topic(topic), is_wanted, "{topic}");
         }
         let both = Interest::publish_on(b"w") | some | Interest::DELIVER;
         assert!(both.may_want_topic("w") && both.may_want_topic("$x"));

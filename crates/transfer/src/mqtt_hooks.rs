@@ -51,7 +51,7 @@ impl FileShardHooks {
 impl Hooks for FileShardHooks {
     fn interest(&self) -> Interest {
         match self.workers.service().settings().enabled {
-            true => Interest::publish_on(b"$"),
+            true => Interest::publish_on_dollar(b'f'),
             false => Interest::NONE,
         }
     }
