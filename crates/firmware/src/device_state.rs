@@ -187,11 +187,9 @@ impl InstallRecord {
                     "the device reports the version {version:?} after the update"
                 ));
             }
-            // Reports in quick succession are applied as one: the version came after the state.
-            Some(state)
-                if state != InstallState::Failed
-                    && report.current_version.is_some()
-                    && self.runs_target() =>
+            // Reports in quick succession are applied as one; a device restarts after this state, and then reports its version.
+            Some(InstallState::Updating)
+                if report.current_version.is_some() && self.runs_target() =>
             {
                 self.state = InstallState::Updated;
                 self.error = None;

@@ -147,3 +147,28 @@ impl FirmwareMetrics {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counters are found by the number of a variant, and shown by the order of the lists.
+    #[test]
+    fn lists_are_in_the_order_of_their_variants() {
+        for (at, transport) in ChunkTransport::ALL.into_iter().enumerate() {
+            assert_eq!(transport as usize, at);
+        }
+        for (at, state) in InstallState::ALL.into_iter().enumerate() {
+            assert_eq!(state as usize, at);
+        }
+        for (at, status) in CampaignStatus::ALL.into_iter().enumerate() {
+            assert_eq!(status as usize, at);
+            let json = serde_json::to_value(status).expect("a text");
+            assert_eq!(json, status.name());
+        }
+        for state in CampaignDeviceState::ALL {
+            let json = serde_json::to_value(state).expect("a text");
+            assert_eq!(json, state.name());
+        }
+    }
+}

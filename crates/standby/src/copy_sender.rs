@@ -48,7 +48,8 @@ enum Phase {
     Removing,
     /// Another node adopts the sessions.
     Adopted(NodeName),
-    /// Another node has adopted the sessions, which have ended here, and cannot be reached yet. Clients would get new sessions.
+    /// Another node has adopted the sessions, which have ended here, and cannot be reached yet. Until it can, clients are rejected,
+    /// because they would get new sessions.
     AwaitingAdopter {
         adopter: NodeName,
         until: Instant,
@@ -499,7 +500,7 @@ impl CopySender {
         {
             if known.record.run == self.run {
                 // An earlier attempt was carried out without an answer.
-                return self.finish_without_standby(Instant::now());
+                return self.await_adopter();
             }
             tracing::warn!(
                 "the adoption of the sessions of this node was cancelled; it keeps them"
@@ -514,12 +515,17 @@ impl CopySender {
         }
         self.run = (self.parts.random)();
         if self.write(None) {
-            tracing::info!("this node has ended the sessions that another one has adopted");
-            if let Phase::Adopted(adopter) = std::mem::replace(&mut self.phase, Phase::Examining) {
-                let until = Instant::now() + ADOPTER_TIMEOUT;
-                self.phase = Phase::AwaitingAdopter { adopter, until };
-                self.inputs.wake();
-            }
+            self.await_adopter();
+        }
+    }
+
+    /// The sessions have ended here, and the record says so.
+    fn await_adopter(&mut self) {
+        tracing::info!("this node has ended the sessions that another one has adopted");
+        if let Phase::Adopted(adopter) = std::mem::replace(&mut self.phase, Phase::Examining) {
+            let until = Instant::now() + ADOPTER_TIMEOUT;
+            self.phase = Phase::AwaitingAdopter { adopter, until };
+            self.inputs.wake();
         }
     }
 

@@ -25,6 +25,8 @@ struct MemoryObjects {
     entries: Mutex<HashMap<String, ObjectEntry>>,
     last_revision: AtomicU64,
     is_down: AtomicBool,
+    /// The next write is carried out, and its answer is lost.
+    loses_answer: AtomicBool,
 }
 
 impl MemoryObjects {
@@ -64,7 +66,10 @@ impl ClusterObjects for MemoryObjects {
             }
             let revision = self.last_revision.fetch_add(1, Ordering::SeqCst) + 1;
             entries.insert(key.to_owned(), ObjectEntry { value, revision });
-            Ok(revision)
+            match self.loses_answer.swap(false, Ordering::SeqCst) {
+                true => Err(ClusterError::Unreachable("no answer".to_owned()).into()),
+                false => Ok(revision),
+            }
         })
     }
 
@@ -455,6 +460,13 @@ fn nothing_is_acknowledged_that_a_current_standby_does_not_have() {
 
 #[test]
 fn a_node_that_was_adopted_while_it_was_separated_acknowledges_nothing_and_ends_its_sessions() {
+    for loses_answer in [false, true] {
+        adopt_while_separated(loses_answer);
+    }
+}
+
+/// `loses_answer`: that of the last change of the record.
+fn adopt_while_separated(loses_answer: bool) {
     let mut pair = Pair::with_current_standby();
     pair.a.wires.lock().unwrap().clear();
     disconnect(&pair.b, pair.a.own);
@@ -464,10 +476,12 @@ fn a_node_that_was_adopted_while_it_was_separated_acknowledges_nothing_and_ends_
     let batch = pair.a.queue(1, 50);
     std::thread::sleep(Duration::from_millis(200));
     assert!(!pair.a.is_logged(batch));
+    (pair.objects.loses_answer).store(loses_answer, Ordering::SeqCst);
     pair.a.copies.peer_down(pair.b.own, false);
     eventually("the sessions end", || pair.a.owner.has_called("abandon"));
     // Clients would get new sessions before the other node can be asked.
-    std::thread::sleep(Duration::from_millis(700));
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(!pair.objects.loses_answer.load(Ordering::SeqCst));
     assert_eq!(pair.a.phase(), CopyPhase::Adopted);
     assert_eq!(*pair.a.owner.hold.lock().unwrap(), Some(SessionHold::Held));
     connect(&pair.a, &pair.b);
