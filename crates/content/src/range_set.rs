@@ -125,9 +125,9 @@ impl RangeSet {
         self.ranges.last().map_or(0, |r| r.end)
     }
 
-    /// Removes the lowest ranges if there are more than `ranges`.
-    pub fn keep_last(&mut self, ranges: usize) {
-        if let Some(excess) = self.ranges.len().checked_sub(ranges) {
+    /// Removes the lowest ranges if there are more than `max_ranges`.
+    pub fn keep_last_ranges(&mut self, max_ranges: usize) {
+        if let Some(excess) = self.ranges.len().checked_sub(max_ranges) {
             let removed = self.ranges.drain(..excess);
             self.count -= removed.map(|range| range.end - range.start).sum::<u64>();
         }

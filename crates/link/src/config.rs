@@ -23,9 +23,9 @@ pub struct LinkConfig {
     pub limits: Limits,
     pub size_classes: SizeClassTable,
     pub ack_policy: AckPolicy,
-    /// Bytes of messages of one frame that are not acknowledged, and bytes of larger messages that the peer has not
-    /// received. Beyond it, no message is accepted, nor beyond four times as many bytes of larger messages that the peer has not
-    /// completed.
+    /// Limit of unacknowledged bytes of messages of one frame, and of bytes of larger messages that the peer has not received.
+    /// Larger messages that the peer has received and not completed may hold four times as much. Beyond a limit, no message is
+    /// accepted.
     pub max_queued_bytes: u64,
     /// Bytes of one outgoing stream that are not acknowledged; more are not accepted.
     pub max_retained_bytes: u64,

@@ -1,12 +1,18 @@
 //! Several machines on one host, each with a network of its own, which can be cut off from the others.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::report_skipped;
+
+/// Where `ip` keeps namespaces.
+const NAMESPACES: &str = "/var/run/netns";
+/// Names begin with it and the number of the test process.
+const PREFIX: &str = "tidegate-test-";
 
 /// Machines that are connected by a switch. A machine that is cut off gets no packets of the others and no errors, as if
 /// its cable was pulled. Each one has its own loopback addresses, which are always reachable from within.
@@ -30,6 +36,8 @@ pub struct NetworkMachine {
 /// connections stay where they were made.
 pub struct NetworkGuard {
     before: File,
+    /// It concerns the thread that has made it.
+    of_thread: PhantomData<*const ()>,
 }
 
 impl SplitNetwork {
@@ -37,7 +45,8 @@ impl SplitNetwork {
     pub fn start_or_skip(count: usize) -> Option<SplitNetwork> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("tg{}-{number}", std::process::id());
+        let prefix = format!("{PREFIX}{}-{number}", std::process::id());
+        remove_abandoned();
         let mut network = SplitNetwork {
             switch: format!("{prefix}-s"),
             machines: Vec::new(),
@@ -58,7 +67,7 @@ impl SplitNetwork {
             let namespace = format!("{prefix}-{number}");
             let address = format!("10.99.0.{number}");
             ip(&format!("netns add {namespace}"))?;
-            let file = File::open(format!("/var/run/netns/{namespace}"))
+            let file = File::open(format!("{NAMESPACES}/{namespace}"))
                 .map_err(|error| error.to_string())?;
             self.machines.push(NetworkMachine {
                 namespace: namespace.clone(),
@@ -120,7 +129,10 @@ impl NetworkMachine {
     pub fn enter(&self) -> NetworkGuard {
         let before = File::open("/proc/thread-self/ns/net").expect("namespaces are supported");
         set_namespace(&self.file).expect("the namespace exists");
-        NetworkGuard { before }
+        NetworkGuard {
+            before,
+            of_thread: PhantomData,
+        }
     }
 
     /// Lets a program run in the network of this machine.
@@ -137,6 +149,26 @@ impl NetworkMachine {
 impl Drop for NetworkGuard {
     fn drop(&mut self) {
         set_namespace(&self.before).expect("the former namespace exists");
+    }
+}
+
+/// Removes the namespaces of test processes that were killed.
+fn remove_abandoned() {
+    let Ok(entries) = fs::read_dir(NAMESPACES) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next());
+        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
+            continue;
+        };
+        if pid == std::process::id() || fs::exists(format!("/proc/{pid}")).unwrap_or(true) {
+            continue;
+        }
+        let _ = ip(&format!("netns delete {name}"));
     }
 }
 

@@ -351,7 +351,11 @@ impl ShardJournal {
     }
 
     /// Keeps the number of a numbered message of this turn until other nodes have logged the message; false if it goes to none.
-    pub(crate) fn defer_number(&mut self, session: u64, number: PublicationNumber) -> bool {
+    pub(crate) fn hold_number_for_nodes(
+        &mut self,
+        session: u64,
+        number: PublicationNumber,
+    ) -> bool {
         let goes_to_nodes = |router: u16| self.shards_to_confirm & 1 << router != 0;
         let is_deferred = self.node_router.is_some_and(goes_to_nodes);
         if is_deferred {

@@ -122,16 +122,16 @@ impl Message {
 /// Copies `properties` into `out`, without topic alias, subscription identifiers and the user property of this name.
 pub(crate) fn copy_forwardable(
     properties: Properties<'_>,
-    own_user_property: Option<&str>,
+    dropped_user_property: Option<&str>,
     out: &mut Vec<u8>,
 ) {
     for (span, property) in properties.spans() {
-        let is_own = match property {
+        let is_dropped = match property {
             Property::TopicAlias(_) | Property::SubscriptionIdentifier(_) => true,
-            Property::UserProperty(name, _) => own_user_property == Some(name),
+            Property::UserProperty(name, _) => dropped_user_property == Some(name),
             _ => false,
         };
-        if !is_own {
+        if !is_dropped {
             out.extend_from_slice(&properties.as_bytes()[span]);
         }
     }

@@ -88,8 +88,8 @@ impl Shard {
         number: PublicationNumber,
     ) -> Result<ConnectionAction, CloseReason> {
         let numbers = self.delivery.sessions[session].accepted_numbers.as_ref();
-        let (is_known, is_for_hooks) = numbers.map_or((false, false), |numbers| {
-            (numbers.contains(number), numbers.is_for_hooks(number))
+        let (is_known, needs_hooks_again) = numbers.map_or((false, false), |numbers| {
+            (numbers.contains(number), numbers.needs_hooks_again(number))
         });
         if !is_known {
             self.publication_number = Some(number);
@@ -98,14 +98,14 @@ impl Shard {
             return result;
         }
         self.derived_messages.begin_publisher();
-        if is_for_hooks {
+        if needs_hooks_again {
             match self.notify_hooks_of_redelivery(session, publish)? {
                 PublishVerdict::Reject => return self.reject_store_unavailable(at, publish),
                 PublishVerdict::Defer => {
-                    self.set_repeated(session, number);
+                    self.mark_passed_to_hooks(session, number);
                     return Ok(self.action_after_publish(at));
                 }
-                _ => self.set_repeated(session, number),
+                _ => self.mark_passed_to_hooks(session, number),
             }
         }
         let reason = ReasonCode::SUCCESS;
@@ -114,9 +114,9 @@ impl Shard {
         Ok(self.action_after_publish(at))
     }
 
-    fn set_repeated(&mut self, session: SessionIx, number: PublicationNumber) {
+    fn mark_passed_to_hooks(&mut self, session: SessionIx, number: PublicationNumber) {
         if let Some(numbers) = &mut self.delivery.sessions[session].accepted_numbers {
-            numbers.set_repeated(number);
+            numbers.mark_passed_to_hooks(number);
         }
     }
 
@@ -124,11 +124,11 @@ impl Shard {
     #[inline]
     pub(super) fn record_publication_number(&mut self, session: SessionIx) {
         if let Some(number) = self.publication_number {
-            self.record_number(session, number);
+            self.log_number(session, number);
         }
     }
 
-    fn record_number(&mut self, at: SessionIx, number: PublicationNumber) {
+    fn log_number(&mut self, at: SessionIx, number: PublicationNumber) {
         let session = &mut self.delivery.sessions[at];
         let Some(numbers) = &mut session.accepted_numbers else {
             return;
@@ -137,10 +137,11 @@ impl Shard {
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
-        if session.store_number == 0 || journal.defer_number(session.store_number, number) {
+        if session.store_number == 0 || journal.hold_number_for_nodes(session.store_number, number)
+        {
             return;
         }
-        if numbers.record(number) {
+        if numbers.mark_logged(number) {
             self.sessions_with_new_numbers.push(at);
         }
     }
@@ -170,7 +171,7 @@ impl Shard {
         let (_, number) = extra.deferred_numbers.swap_remove(at_position);
         if !reason.is_error() {
             let session = self.session_of_connection(at);
-            self.record_number(session, number);
+            self.log_number(session, number);
         }
     }
 
@@ -179,7 +180,7 @@ impl Shard {
         if let Some(journal) = &mut self.delivery.journal {
             for (session, number) in journal.take_confirmed_numbers() {
                 let numbers = self.delivery.sessions[session].accepted_numbers.as_mut();
-                if numbers.is_some_and(|numbers| numbers.record(number)) {
+                if numbers.is_some_and(|numbers| numbers.mark_logged(number)) {
                     self.sessions_with_new_numbers.push(session);
                 }
             }

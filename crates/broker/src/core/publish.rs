@@ -91,8 +91,8 @@ impl Shard {
             publish.topic = topic;
         }
         let number = self.publication_number(at, session, &publish)?;
-        let own_property = number.map(|_| NUMBER_PROPERTY);
-        copy_forwardable(publish.properties, own_property, &mut scratch);
+        let dropped = number.map(|_| NUMBER_PROPERTY);
+        copy_forwardable(publish.properties, dropped, &mut scratch);
         publish.properties = Properties::from_validated(&scratch);
         let result = match number {
             None => self.accept_publish(at, session, &publish),

@@ -41,7 +41,6 @@ impl Shard {
     }
 
     /// Notifies hooks of a message that its subscribers have already received.
-
     #[cold]
     pub(super) fn notify_hooks_of_redelivery(
         &mut self,

@@ -209,7 +209,7 @@ impl OutgoingStream {
     }
 
     /// Drops content that the peer has stored. That of a message is kept until its number is acknowledged: a peer that was
-    /// restarted has lost what it had read of it, and nothing but this end can send it again.
+    /// restarted has lost what it had read of it, and only this end can send it again.
     pub(crate) fn acknowledge(&mut self, ranges: &RangeSet) {
         if self.failure.is_some() {
             return;

@@ -131,7 +131,7 @@ async fn both_ends_continue_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_huge_message_of_which_a_part_was_read_is_received_after_a_restart_of_the_receiver() {
+async fn a_partly_read_huge_message_survives_a_restart_of_the_receiver() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (near, far) = (dir.path().join("near"), dir.path().join("far"));
     let network = MemoryNetwork::default();

@@ -449,7 +449,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("files.threads", files.threads, Count(1, 64), "Number of threads that write files of MQTT clients."),
 
     setting!("link.max_links", link.max_links, Count(1, 1_000_000), "Maximum number of links of one listener, with and without a connection."),
-    setting!("link.expiry_s", link.expiry_s, Seconds(1, 86_400), "How long a link without a connection is kept. A peer that reconnects later begins a new link: messages without an acknowledgement are published again, and files continue."),
+    setting!("link.expiry_s", link.expiry_s, Seconds(1, 86_400), "How long a link without a connection is kept. A peer that reconnects later begins a new link: messages without an acknowledgement are published again, unless the peer names its client id, and files continue."),
     setting!("link.message_window_bytes", link.message_window_bytes, Bytes(512 << 10, 1 << 30), "Maximum bytes of messages of one link that wait to be published. A message of several frames (128 KiB or more) may use one eighth of them."),
     setting!("link.stream_window_bytes", link.stream_window_bytes, Bytes(64 << 10, 1 << 30), "Maximum bytes of one file that wait to be stored."),
     setting!("link.data_window_bytes", link.data_window_bytes, Bytes(64 << 10, 1 << 30), "Maximum bytes of all files of one link that wait to be stored."),

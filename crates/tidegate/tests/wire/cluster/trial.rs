@@ -2,8 +2,8 @@
 //! arrived.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use testkit::NetworkMachine;
@@ -16,8 +16,14 @@ use crate::support::{
 const SUBSCRIBERS: usize = 6;
 const PUBLISHERS: usize = 4;
 /// Time for a client to be connected again, or to get an answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
 const SESSION_EXPIRY: u8 = 0x11;
+
+/// Trials take the time of both cores, and would disturb each other.
+pub(super) fn run_alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What clients share: where the nodes are, and what was acknowledged and received.
 pub(super) struct Trial {
@@ -78,7 +84,7 @@ impl<'a> DurableClient<'a> {
             if Instant::now() > until {
                 return None;
             }
-            let index = self.random.below(3);
+            let index = self.random.below(self.trial.machines.len());
             let address = self.trial.addresses.lock().unwrap()[index].clone();
             let machine = self.trial.machines[index]
                 .as_ref()
@@ -260,7 +266,9 @@ impl Trial {
                     DurableClient::new(trial, &format!("s{number}-"), seed + 100 + number as u64);
                 scope.spawn(move || client.subscribe(number, subscribed));
             }
+            let until = Instant::now() + PATIENCE;
             while subscribed.load(Ordering::SeqCst) < SUBSCRIBERS as u32 {
+                assert!(Instant::now() < until, "a client cannot subscribe");
                 std::thread::sleep(Duration::from_millis(10));
             }
             let publishers: Vec<_> = (0..PUBLISHERS)
