@@ -125,7 +125,7 @@ impl FirmwareMetrics {
         vec![
             MetricFamily::by_label(
                 "firmware_reported_states_total",
-                "Installations whose state has changed by a report of the device, by the new state.",
+                "Reports of devices that have changed the state of an installation, by the new state.",
                 MetricKind::Counter,
                 "state",
                 reported,
@@ -139,7 +139,7 @@ impl FirmwareMetrics {
             ),
             MetricFamily::by_label(
                 "firmware_campaign_devices",
-                "Devices of firmware campaigns that have not ended, by state.",
+                "Devices of unfinished firmware campaigns, by their state in the campaign.",
                 MetricKind::Gauge,
                 "state",
                 devices,

@@ -109,9 +109,8 @@ impl BrokerClient {
         properties.push(mqtt::Property::MaximumPacketSize(MAX_RECEIVED_BYTES));
         properties.push(mqtt::Property::ReceiveMaximum(settings.max_deliveries));
         properties.push(mqtt::Property::SessionExpiryInterval(session_expiry_s));
-        let link_id = hello.link_id.to_string();
-        let first = first_numbers(hello);
         if client.keeps_session {
+            let (link_id, first) = (hello.link_id.to_string(), first_numbers(hello));
             for (name, value) in [
                 (PUBLISHER_PROPERTY, &link_id),
                 (FIRST_NUMBERS_PROPERTY, &first),
@@ -189,9 +188,9 @@ impl BrokerClient {
         id: MessageId,
         publication: &Publication<'_>,
     ) -> Result<u16, String> {
-        let number = format!("{}.{}", id.priority as u8, id.number);
         let mut properties = PropertiesBuf::new();
         if self.keeps_session {
+            let number = number_text(id.priority, id.number);
             properties.push(mqtt::Property::UserProperty(NUMBER_PROPERTY, &number));
         }
         self.session.publish(&OutgoingMessage {
@@ -276,10 +275,15 @@ impl BrokerClient {
     }
 }
 
+/// The value of [`NUMBER_PROPERTY`].
+fn number_text(priority: Priority, number: u64) -> String {
+    format!("{}.{number}", priority as u8)
+}
+
 /// The value of [`FIRST_NUMBERS_PROPERTY`].
 fn first_numbers(hello: &Hello) -> String {
     let lanes = Priority::ALL.iter().zip(&hello.lanes);
-    let numbers = lanes.map(|(priority, lane)| format!("{}.{}", *priority as u8, lane.first));
+    let numbers = lanes.map(|(priority, lane)| number_text(*priority, lane.first));
     numbers.collect::<Vec<_>>().join(" ")
 }
 

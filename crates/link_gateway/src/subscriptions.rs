@@ -272,6 +272,6 @@ mod tests {
             answer,
             Some(SubscriptionAnswer::rejection(7, "too long".to_owned()))
         );
-        assert!(subscriptions.active.is_empty());
+        assert!(subscriptions.active.is_empty() && subscriptions.pending.is_empty());
     }
 }

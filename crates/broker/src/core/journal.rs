@@ -341,13 +341,18 @@ impl ShardJournal {
     /// nodes, its packet id is written when they have logged it: if this node died before, the client has to send the
     /// message again, and it must not be taken for one that has arrived everywhere.
     pub(crate) fn record_packet_id(&mut self, number: u64, packet_id: u16) {
-        match self.node_router {
-            Some(router) if self.shards_to_confirm & 1 << router != 0 => {
-                self.unconfirmed_ids
-                    .push_back((self.turn, number, packet_id));
-            }
-            _ => self.restore_packet_id(number, packet_id),
+        match self.goes_to_nodes() {
+            true => self
+                .unconfirmed_ids
+                .push_back((self.turn, number, packet_id)),
+            false => self.restore_packet_id(number, packet_id),
         }
+    }
+
+    /// Whether a message of this turn goes to other nodes.
+    fn goes_to_nodes(&self) -> bool {
+        self.node_router
+            .is_some_and(|router| self.shards_to_confirm & 1 << router != 0)
     }
 
     /// Keeps the number of a numbered message of this turn until other nodes have logged the message; false if it goes to none.
@@ -356,13 +361,12 @@ impl ShardJournal {
         session: u64,
         number: PublicationNumber,
     ) -> bool {
-        let goes_to_nodes = |router: u16| self.shards_to_confirm & 1 << router != 0;
-        let is_deferred = self.node_router.is_some_and(goes_to_nodes);
-        if is_deferred {
+        let is_held = self.goes_to_nodes();
+        if is_held {
             self.unconfirmed_numbers
                 .push_back((self.turn, session, number));
         }
-        is_deferred
+        is_held
     }
 
     /// The session has another publisher, or has ended.

@@ -4,7 +4,7 @@
 //! goes to other nodes, when they have logged it, like the packet id of a QoS 2 message.
 
 use hooks::PublishVerdict;
-use mqtt::{Connect, PacketType, Properties, Property, Publish, QoS, ReasonCode};
+use mqtt::{Connect, PacketType, Properties, Publish, QoS, ReasonCode};
 
 use super::connection::CloseReason;
 use super::publish::publish_rejection;
@@ -15,10 +15,8 @@ use super::shard::{ConnectionAction, Shard};
 use super::tables::{ConnectionIx, SessionIx};
 
 fn user_property<'a>(properties: Properties<'a>, name: &str) -> Option<&'a str> {
-    properties.spans().find_map(|(_, property)| match property {
-        Property::UserProperty(found, value) if found == name => Some(value),
-        _ => None,
-    })
+    let mut all = properties.user_properties();
+    all.find_map(|(found, value)| (found == name).then_some(value))
 }
 
 impl Shard {
@@ -42,7 +40,7 @@ impl Shard {
         }
         let session = &mut self.delivery.sessions[session];
         let numbers = &mut session.accepted_numbers;
-        if !numbers.as_ref().is_some_and(|it| it.is_of(publisher)) {
+        if !numbers.as_ref().is_some_and(|it| it.belongs_to(publisher)) {
             *numbers = AcceptedNumbers::new(publisher).map(Box::new);
             if let Some(journal) = &mut self.delivery.journal {
                 journal.forget_numbers(session.store_number);
@@ -99,25 +97,21 @@ impl Shard {
         }
         self.derived_messages.begin_publisher();
         if needs_hooks_again {
-            match self.notify_hooks_of_redelivery(session, publish)? {
-                PublishVerdict::Reject => return self.reject_store_unavailable(at, publish),
-                PublishVerdict::Defer => {
-                    self.mark_passed_to_hooks(session, number);
-                    return Ok(self.action_after_publish(at));
-                }
-                _ => self.mark_passed_to_hooks(session, number),
+            let verdict = self.notify_hooks_of_redelivery(session, publish)?;
+            if verdict == PublishVerdict::Reject {
+                return self.reject_store_unavailable(at, publish);
+            }
+            if let Some(numbers) = &mut self.delivery.sessions[session].accepted_numbers {
+                numbers.mark_passed_to_hooks(number);
+            }
+            if verdict == PublishVerdict::Defer {
+                return Ok(self.action_after_publish(at));
             }
         }
         let reason = ReasonCode::SUCCESS;
         self.acknowledge_publish(at, PacketType::PubAck, publish.packet_id, reason);
         self.wait_for_derived(at);
         Ok(self.action_after_publish(at))
-    }
-
-    fn mark_passed_to_hooks(&mut self, session: SessionIx, number: PublicationNumber) {
-        if let Some(numbers) = &mut self.delivery.sessions[session].accepted_numbers {
-            numbers.mark_passed_to_hooks(number);
-        }
     }
 
     /// The message being handled is accepted; its number is recorded if it has one.

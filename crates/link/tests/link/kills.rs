@@ -221,13 +221,10 @@ impl ProcessedNumbers {
 
     fn add(&mut self, number: u64, payload: &[u8]) {
         assert!(payload == message(number), "{number}");
-        // The process may have been killed between the effect of a message and its confirmation. Streams need not come in the same
-        // order again.
-        if self.last == Some(number) {
-            self.last = None;
-            return;
+        // The process may have been killed between the effect of a message and its confirmation.
+        if self.last.take() != Some(number) {
+            self.file.write_all(&number.to_le_bytes()).unwrap();
         }
-        self.file.write_all(&number.to_le_bytes()).unwrap();
     }
 }
 

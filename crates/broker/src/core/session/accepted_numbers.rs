@@ -41,19 +41,19 @@ impl PublicationNumber {
 }
 
 /// Ranges of numbers by lane.
-type Lanes = [RangeSet; LANES];
+type LaneRanges = [RangeSet; LANES];
 
 /// What was accepted from one publisher.
 #[derive(Debug)]
 pub(crate) struct AcceptedNumbers {
     publisher: Box<str>,
-    accepted: Lanes,
+    accepted: LaneRanges,
     /// Those that belong into the record of the session: their messages are in the log of all nodes that need them.
-    recorded: Lanes,
+    recorded: LaneRanges,
     /// Those of a record that was read from the store, whose messages hooks may not have stored.
-    restored: Lanes,
+    restored: LaneRanges,
     /// Those of `restored` that have been passed to hooks again.
-    passed_to_hooks: Lanes,
+    passed_to_hooks: LaneRanges,
     /// Whether `recorded` has changed since the record was written.
     is_changed: bool,
 }
@@ -63,26 +63,26 @@ impl AcceptedNumbers {
     pub(crate) fn new(publisher: &str) -> Option<Self> {
         (publisher.len() <= MAX_PUBLISHER_BYTES).then(|| Self {
             publisher: publisher.into(),
-            accepted: Lanes::default(),
-            recorded: Lanes::default(),
-            restored: Lanes::default(),
-            passed_to_hooks: Lanes::default(),
+            accepted: LaneRanges::default(),
+            recorded: LaneRanges::default(),
+            restored: LaneRanges::default(),
+            passed_to_hooks: LaneRanges::default(),
             is_changed: false,
         })
     }
 
-    pub(crate) fn is_of(&self, publisher: &str) -> bool {
+    pub(crate) fn belongs_to(&self, publisher: &str) -> bool {
         *self.publisher == *publisher
     }
 
     /// Whether a message was accepted before.
     pub(crate) fn contains(&self, number: PublicationNumber) -> bool {
-        is_in(&self.accepted, number)
+        contains_number(&self.accepted, number)
     }
 
     /// A message was accepted.
     pub(crate) fn accept(&mut self, number: PublicationNumber) {
-        insert(&mut self.accepted, number);
+        insert_number(&mut self.accepted, number);
     }
 
     /// Numbers below `first` will not come any more.
@@ -100,18 +100,18 @@ impl AcceptedNumbers {
 
     /// An accepted message is in all logs that it belongs to. True if the record was up to date before.
     pub(crate) fn mark_logged(&mut self, number: PublicationNumber) -> bool {
-        insert(&mut self.recorded, number);
+        insert_number(&mut self.recorded, number);
         !std::mem::replace(&mut self.is_changed, true)
     }
 
     /// Whether hooks have to get a repeated message again, because its record was read from the store.
     pub(crate) fn needs_hooks_again(&self, number: PublicationNumber) -> bool {
-        is_in(&self.restored, number) && !is_in(&self.passed_to_hooks, number)
+        contains_number(&self.restored, number) && !contains_number(&self.passed_to_hooks, number)
     }
 
     /// A repeated message has been passed to hooks.
     pub(crate) fn mark_passed_to_hooks(&mut self, number: PublicationNumber) {
-        insert(&mut self.passed_to_hooks, number);
+        insert_number(&mut self.passed_to_hooks, number);
     }
 
     /// The record: the name of the publisher, then for each lane the number of ranges, and for each range its distance from the
@@ -152,11 +152,11 @@ impl AcceptedNumbers {
     }
 }
 
-fn is_in(lanes: &Lanes, number: PublicationNumber) -> bool {
+fn contains_number(lanes: &LaneRanges, number: PublicationNumber) -> bool {
     lanes[usize::from(number.lane)].contains(number.number)
 }
 
-fn insert(lanes: &mut Lanes, number: PublicationNumber) {
+fn insert_number(lanes: &mut LaneRanges, number: PublicationNumber) {
     let lane = &mut lanes[usize::from(number.lane)];
     lane.insert(number.number..number.number + 1);
     lane.keep_last_ranges(MAX_RANGES);
@@ -196,7 +196,7 @@ mod tests {
         assert!(numbers.mark_logged(number("0.4")));
         assert!(numbers.contains(number("0.2")) && !numbers.contains(number("0.3")));
         let mut read = AcceptedNumbers::read(&bytes).unwrap();
-        assert!(read.is_of("link 7") && !read.is_of("link 8"));
+        assert!(read.belongs_to("link 7") && !read.belongs_to("link 8"));
         let known = ["0.1", "2.900"].map(number);
         assert!(
             known

@@ -134,7 +134,7 @@ fn numbers_of_a_former_publisher_are_not_recorded_for_the_next_one() {
     let next = connect(&mut cluster.nodes[0], LINK_LISTENER, "link 2");
     cluster.settle();
     let record = record(&mut cluster.nodes[0], next);
-    assert!(record.is_of("link 2") && !record.contains(number("2.5")));
+    assert!(record.belongs_to("link 2") && !record.contains(number("2.5")));
 }
 
 /// A link cannot be passed on to a session at another node, so that it would be locked out until that expires.

@@ -2,22 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::support::{Cluster, reachable, status};
-use crate::support::{
-    Connect, Node, Packet, Props, Publish, Raw, Will, ack, eventually, kind, unique,
-};
+use super::support::{Cluster, durable, reachable, status};
+use crate::support::{Connect, Node, Packet, Publish, Raw, Will, ack, eventually, kind, unique};
 
 /// Time until a client has its session again after the node was killed: 5 s until that is noticed, and the adoption.
 const FAILOVER: Duration = Duration::from_secs(25);
-const SESSION_EXPIRY: u8 = 0x11;
 /// Stands for a PUBREC among the payloads.
 const RECEIVED: &str = "(PUBREC)";
-
-fn durable(id: &str) -> Connect {
-    Connect::new(5, id)
-        .persistent()
-        .properties(Props::new().u32(SESSION_EXPIRY, 3600))
-}
 
 fn wait_for_standby(node: &Node) -> String {
     eventually("the standby is current", || {

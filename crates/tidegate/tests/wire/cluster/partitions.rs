@@ -6,22 +6,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::support::{Cluster, get, reachable, status};
+use super::support::{Cluster, durable, get, reachable, status};
 use super::trial::{self, Trial};
 use crate::api::try_send;
-use crate::support::{Connect, Node, Props, Publish, Random, Raw, kind, unique};
+use crate::support::{Connect, Node, Publish, Random, Raw, kind, unique};
 
 const PARTITION: Duration = Duration::from_secs(30);
 /// How soon the majority continues, and how soon everything agrees after the partition. The goal is 10 s, which is measured on
 /// an idle machine; elections of NATS servers alone take up to 9 s.
 const CONVERGENCE: Duration = Duration::from_secs(60);
-const SESSION_EXPIRY: u8 = 0x11;
-
-fn durable(id: &str) -> Connect {
-    Connect::new(5, id)
-        .persistent()
-        .properties(Props::new().u32(SESSION_EXPIRY, 3600))
-}
 
 /// Waits for something that has to happen within [`CONVERGENCE`] of `begin`, and prints when it did.
 fn within(begin: Instant, what: &str, mut condition: impl FnMut() -> bool) {
@@ -78,7 +71,7 @@ fn a_majority_continues_and_everything_heals_after_a_partition() {
     let lost = random.below(3);
     eprintln!("node-{} is cut off", lost + 1);
     let summary = Trial::run(&mut cluster, seed, |cluster, trial| {
-        partition(cluster, lost);
+        cut_off_and_check(cluster, lost);
         for _ in 0..further {
             if trial.has_lost_sessions() {
                 break;
@@ -95,7 +88,7 @@ fn a_majority_continues_and_everything_heals_after_a_partition() {
     eprintln!("{summary}");
 }
 
-fn partition(cluster: &Cluster, lost: usize) {
+fn cut_off_and_check(cluster: &Cluster, lost: usize) {
     let [minority, first, second] = [0, 1, 2].map(|offset| &cluster.nodes[(lost + offset) % 3]);
     let topic = unique("partition/");
     let id = unique("d");

@@ -9,7 +9,7 @@ use serde_json::Value;
 use testkit::{NetworkMachine, PASSWORD, ServerKind, SplitNetwork, TestServer, USER};
 
 use crate::api::{ApiResponse, own_node, send};
-use crate::support::{Node, eventually, temporary_directory};
+use crate::support::{Connect, Node, Props, eventually, temporary_directory};
 
 pub(super) struct Cluster {
     /// `node-1` and so on.
@@ -157,6 +157,14 @@ fn spawn_node(nats: &TestServer, name: &str, number: usize, more: &[&str]) -> No
     let sets = sets.iter().map(String::as_str).chain(more.iter().copied());
     let arguments: Vec<&str> = sets.flat_map(|set| ["--set", set]).collect();
     Node::spawn(folder, &arguments, "")
+}
+
+/// A client whose session outlives its connections.
+pub(super) fn durable(id: &str) -> Connect {
+    const SESSION_EXPIRY_INTERVAL: u8 = 0x11;
+    Connect::new(5, id)
+        .persistent()
+        .properties(Props::new().u32(SESSION_EXPIRY_INTERVAL, 3600))
 }
 
 pub(super) fn get(node: &Node, path: &str) -> ApiResponse {

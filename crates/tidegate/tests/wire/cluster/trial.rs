@@ -8,16 +8,13 @@ use std::time::{Duration, Instant};
 
 use testkit::NetworkMachine;
 
-use super::support::Cluster;
-use crate::support::{
-    Connect, Node, Packet, Props, Publish, Random, Raw, Subscribe, ack, kind, unique,
-};
+use super::support::{Cluster, durable};
+use crate::support::{Connect, Node, Packet, Publish, Random, Raw, Subscribe, ack, kind, unique};
 
 const SUBSCRIBERS: usize = 6;
 const PUBLISHERS: usize = 4;
 /// Time for a client to be connected again, or to get an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-const SESSION_EXPIRY: u8 = 0x11;
 
 /// Trials take the time of both cores, and would disturb each other.
 pub(super) fn run_alone() -> MutexGuard<'static, ()> {
@@ -67,9 +64,7 @@ impl<'a> DurableClient<'a> {
     fn new(trial: &'a Trial, name: &str, seed: u64) -> Self {
         Self {
             trial,
-            connect: Connect::new(5, unique(name))
-                .persistent()
-                .properties(Props::new().u32(SESSION_EXPIRY, 3600)),
+            connect: durable(&unique(name)),
             random: Random::new(seed),
             raw: None,
             had_session: false,
