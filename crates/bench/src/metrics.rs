@@ -113,6 +113,7 @@ pub(crate) const METRICS: &[MetricDefinition] = &[
         Unit::Fraction,
         "use by other programs, of one core",
     ),
+    metric("stalls", Unit::Fraction, "generator not run by the machine"),
     metric(
         "ratio",
         Unit::Ratio,

@@ -3,6 +3,7 @@
 use crate::memory_slope::memory_slope;
 use crate::metrics::MetricValues;
 use crate::observer::{BrokerUsage, Observations, SeriesPoint};
+use crate::timer::PollingTime;
 use crate::worker::WorkerCounts;
 
 /// What was measured: messages, or connections.
@@ -133,6 +134,9 @@ impl RoundOutcome {
         if let Some(others) = self.other_programs_cores() {
             measures.set("other_cores", others);
         }
+        if let Some(stalls) = self.stalls() {
+            measures.set("stalls", stalls);
+        }
         measures.set("generator_cpu", self.generator_cpu());
         if tally.generator_cpu_s > 0.0 {
             measures.set(
@@ -223,6 +227,16 @@ impl RoundOutcome {
         Some(others / (self.tally.seconds + store_seconds).max(1e-9))
     }
 
+    /// The part of its polling in which the machine did not run the generator, if it polled for at least a tenth of the time.
+    fn stalls(&self) -> Option<f64> {
+        let PollingTime {
+            polled_ns,
+            stalled_ns,
+        } = self.tally.polling;
+        let is_enough = polled_ns as f64 / 1e9 >= self.tally.generator_core_s / 10.0;
+        (is_enough && polled_ns > 0).then(|| stalled_ns as f64 / polled_ns as f64)
+    }
+
     /// Share of its cores that the generator used.
     pub(crate) fn generator_cpu(&self) -> f64 {
         self.tally.generator_cpu_s / self.tally.generator_core_s.max(1e-9)
@@ -301,6 +315,21 @@ mod tests {
         assert_eq!(measures.get("generator_cpu"), Some(0.5));
         assert_eq!(measures.get("other_cores"), Some(0.25));
         assert_eq!(total.observations.series[1].at_s, 4.0);
+    }
+
+    #[test]
+    fn stalls_are_the_share_of_polling_if_there_was_enough() {
+        let mut polling = outcome(1000, 0.5);
+        let stalls = |outcome: &RoundOutcome| outcome.measures().get("stalls");
+        assert_eq!(stalls(&polling), None);
+        polling.tally.polling = PollingTime {
+            polled_ns: 100_000_000,
+            stalled_ns: 10_000_000,
+        };
+        assert_eq!(stalls(&polling), None);
+        polling.add_round(&polling.clone());
+        polling.tally.polling.polled_ns = 1_000_000_000;
+        assert_eq!(stalls(&polling), Some(0.02));
     }
 
     #[test]

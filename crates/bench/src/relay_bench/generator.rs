@@ -19,7 +19,7 @@ use crate::client_error::ClientError;
 use crate::endpoint::SourceAddresses;
 use crate::host::now_ns;
 use crate::payload_stamp::PayloadStamp;
-use crate::timer::{TIMER, poll_for_events, wait_for_events};
+use crate::timer::{PollingTime, TIMER, poll_for_events, wait_for_events};
 use crate::worker::{LoadPace, SendSchedule, WorkerCounts};
 
 /// Size of the buffer that every read goes to.
@@ -98,7 +98,7 @@ pub(super) struct Generator<'a> {
     /// Whether new messages are sent in a closed window.
     pub(super) is_sending: bool,
     /// Time spent on polling without an event.
-    pub(super) polled_ns: u64,
+    pub(super) polling: PollingTime,
     inbox: Box<[u8]>,
     outbox: Vec<u8>,
     keys: MaskKeys,
@@ -153,7 +153,7 @@ impl<'a> Generator<'a> {
             schedule: None,
             due: 0,
             is_sending: false,
-            polled_ns: 0,
+            polling: PollingTime::default(),
             inbox: vec![0; INBOX_BYTES].into_boxed_slice(),
             outbox: Vec::new(),
             keys: MaskKeys::new(),
@@ -226,8 +226,8 @@ impl<'a> Generator<'a> {
     /// Like [`poll_once`](Self::poll_once), but polls before it sleeps.
     pub(super) fn poll_without_sleep(&mut self, timeout: Duration) -> anyhow::Result<()> {
         let polled = poll_for_events(&mut self.poll, &mut self.events, timeout)?;
-        let (has_events, polled_ns) = polled;
-        self.polled_ns += polled_ns;
+        let (has_events, time) = polled;
+        self.polling += time;
         if has_events {
             self.handle_events();
         }

@@ -12,7 +12,7 @@ use super::server::RelayServer;
 use crate::client_error::ClientError;
 use crate::host::{allow_open_files, now_ns, thread_cpu_ns};
 use crate::observer::{Observations, RunObserver};
-use crate::timer::{MAX_POLLING_NS, PollTimer, TIMER};
+use crate::timer::{MAX_POLLING_NS, PollTimer, PollingTime, TIMER};
 use crate::worker::{LoadPace, SendSchedule, WorkerCounts};
 
 /// How often the observer looks, and lost messages are looked for.
@@ -50,7 +50,7 @@ pub(super) struct RunPart {
 struct IntervalMark {
     at_ns: u64,
     cpu_ns: u64,
-    polled_ns: u64,
+    polling: PollingTime,
     received: u64,
     sent: u64,
 }
@@ -210,7 +210,7 @@ impl Generator<'_> {
                 return Ok(IntervalMark {
                     at_ns: now_ns,
                     cpu_ns: thread_cpu_ns(),
-                    polled_ns: self.polled_ns,
+                    polling: self.polling,
                     received: self.verifier.received,
                     sent: self.sent(),
                 });
@@ -317,9 +317,10 @@ impl Generator<'_> {
         counts.sent = end.sent - begin.sent;
         counts.expected = expected;
         let cpu_ns = end.cpu_ns - begin.cpu_ns;
-        let polled_ns = end.polled_ns - begin.polled_ns;
-        counts.generator_cpu_s = cpu_ns.saturating_sub(polled_ns) as f64 / 1e9;
-        counts.generator_polling_s = cpu_ns.min(polled_ns) as f64 / 1e9;
+        let polling = end.polling - begin.polling;
+        counts.generator_cpu_s = cpu_ns.saturating_sub(polling.polled_ns) as f64 / 1e9;
+        counts.generator_polling_s = cpu_ns.min(polling.polled_ns) as f64 / 1e9;
+        counts.polling += polling;
         counts.generator_core_s = seconds;
         counts.latency = self.verifier.latency.clone();
         counts.faults = faults;

@@ -137,6 +137,13 @@ fn warnings(side: &ReportSide) -> Vec<String> {
              an idle machine"
         ));
     }
+    if let Some(stalls) = measures.get("stalls").filter(|&stalls| stalls > 0.005) {
+        found.push(format!(
+            "{label}: the machine did not run the generator for {:.1} % of the time in which it waited for messages, in \
+             pieces of more than 0.2 ms: about as many of the latencies are longer because of the machine",
+            100.0 * stalls
+        ));
+    }
     if let Some(cpu_s) = measures.get("cpu_seconds").filter(|&cpu_s| cpu_s < 0.2) {
         found.push(format!(
             "{label}: the broker used {cpu_s:.2} s of processor time, which is counted in steps of 0.01 s: measure \

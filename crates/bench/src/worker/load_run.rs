@@ -10,7 +10,7 @@ use super::run_shared::RunAbortedError;
 use super::worker_counts::WorkerCounts;
 use crate::host::thread_cpu_ns;
 use crate::observer::RunObserver;
-use crate::timer::{MAX_POLLING_NS, PollTimer, TIMER};
+use crate::timer::{MAX_POLLING_NS, PollTimer, PollingTime, TIMER};
 
 /// How often the observer looks, and lost messages are looked for.
 const OBSERVER_INTERVAL_NS: u64 = 100_000_000;
@@ -24,7 +24,7 @@ const MAX_DRAIN_NS: u64 = 60_000_000_000;
 struct IntervalMark {
     at_ns: u64,
     cpu_ns: u64,
-    polled_ns: u64,
+    polling: PollingTime,
     received: u64,
     sent: u64,
 }
@@ -131,7 +131,7 @@ impl Worker<'_> {
         IntervalMark {
             at_ns,
             cpu_ns: thread_cpu_ns(),
-            polled_ns: self.polled_ns,
+            polling: self.polling,
             received: self.received,
             sent: self.publishers.iter().map(|p| p.sent).sum(),
         }
@@ -240,9 +240,10 @@ impl Worker<'_> {
         self.tally.received = end.received - begin.received;
         self.tally.sent = end.sent - begin.sent;
         let cpu_ns = end.cpu_ns - begin.cpu_ns;
-        let polled_ns = end.polled_ns - begin.polled_ns;
-        self.tally.generator_cpu_s = cpu_ns.saturating_sub(polled_ns) as f64 / 1e9;
-        self.tally.generator_polling_s = cpu_ns.min(polled_ns) as f64 / 1e9;
+        let polling = end.polling - begin.polling;
+        self.tally.generator_cpu_s = cpu_ns.saturating_sub(polling.polled_ns) as f64 / 1e9;
+        self.tally.generator_polling_s = cpu_ns.min(polling.polled_ns) as f64 / 1e9;
+        self.tally.polling += polling;
         self.tally.generator_core_s = seconds;
         self.tally.unacknowledged = self.in_flight();
         self.tally.unsent = self.unsent_messages();

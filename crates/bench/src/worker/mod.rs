@@ -38,7 +38,7 @@ use crate::observer::RunObserver;
 use crate::packets;
 use crate::payload_stamp::{PayloadStamp, StampFinder};
 use crate::sequence_checker::SequenceChecker;
-use crate::timer::{TIMER, poll_for_events, wait_for_events};
+use crate::timer::{PollingTime, TIMER, poll_for_events, wait_for_events};
 use crate::transport::RAW_BYTES;
 
 use client::{BenchConnection, ConnectionRole, ConnectionState, Publisher, Subscriber};
@@ -107,7 +107,7 @@ pub(crate) struct Worker<'a> {
     /// Messages of the schedule that are due.
     due: u64,
     /// Time spent on polling without an event.
-    polled_ns: u64,
+    polling: PollingTime,
     /// Latencies are recorded for messages sent from then and until then.
     measured: Range<u64>,
     /// When the current batch of bytes was read.
@@ -165,7 +165,7 @@ impl<'a> Worker<'a> {
             schedule: None,
             is_sending: false,
             due: 0,
-            polled_ns: 0,
+            polling: PollingTime::default(),
             measured: 0..0,
             read_ns: 0,
             received: 0,
@@ -265,8 +265,8 @@ impl<'a> Worker<'a> {
     /// Like [`poll_once`](Self::poll_once), but polls before it sleeps.
     fn poll_without_sleep(&mut self, timeout: Duration) -> anyhow::Result<()> {
         let polled = poll_for_events(&mut self.poll, &mut self.events, timeout)?;
-        let (has_events, polled_ns) = polled;
-        self.polled_ns += polled_ns;
+        let (has_events, time) = polled;
+        self.polling += time;
         if has_events {
             self.handle_events();
         }

@@ -5,6 +5,7 @@ use hdrhistogram::Histogram;
 use crate::client_error::FailureLog;
 use crate::metrics::latency_histogram;
 use crate::sequence_checker::SequenceFaults;
+use crate::timer::PollingTime;
 
 /// Counts of one worker, or of several together.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct WorkerCounts {
     pub(crate) generator_cpu_s: f64,
     /// Further processor time of the generator: it waited for events without sleeping.
     pub(crate) generator_polling_s: f64,
+    /// The same by the clock, and how much of it the machine did not run the generator.
+    pub(crate) polling: PollingTime,
     pub(crate) generator_core_s: f64,
     /// Latencies in nanoseconds of messages sent (or due) within the interval; of connects in `connect`.
     pub(crate) latency: Histogram<u64>,
@@ -69,6 +72,7 @@ impl Default for WorkerCounts {
             expected: 0,
             generator_cpu_s: 0.0,
             generator_polling_s: 0.0,
+            polling: PollingTime::default(),
             generator_core_s: 0.0,
             latency: latency_histogram(),
             faults: SequenceFaults::default(),
@@ -118,6 +122,7 @@ impl WorkerCounts {
         self.expected += other.expected;
         self.generator_cpu_s += other.generator_cpu_s;
         self.generator_polling_s += other.generator_polling_s;
+        self.polling += other.polling;
         self.generator_core_s += other.generator_core_s;
         self.latency
             .add(&other.latency)
