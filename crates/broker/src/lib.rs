@@ -18,7 +18,7 @@ mod sys_topics;
 
 pub use broker::Broker;
 pub use config::{MAX_PEER_NODES, MAX_SHARDS};
-pub use core::node_messages::NODE_PROTOCOL;
+pub use core::node_messages::{NODE_PROTOCOL, OLDEST_NODE_PROTOCOL};
 pub use core::peer_loss::PeerLoss;
 pub use core::peer_node_ix::PeerNodeIx;
 pub use core::session::{FIRST_NUMBERS_PROPERTY, NUMBER_PROPERTY, PUBLISHER_PROPERTY};

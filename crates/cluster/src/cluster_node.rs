@@ -243,7 +243,8 @@ impl ClusterNode {
                 node = %member.node,
                 version = member.version,
                 protocol = member.protocol,
-                "node has another version of the messages between nodes; no messages are exchanged with it"
+                oldest_protocol = member.oldest_protocol,
+                "node speaks no version of the messages between nodes that this node speaks; no messages are exchanged with it: upgrade the older one"
             ),
             MembershipEvent::TooManyMembers { node } => tracing::error!(
                 node = %node,

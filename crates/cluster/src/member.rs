@@ -86,8 +86,10 @@ pub struct Member {
     pub run_id: u64,
     /// The version of the program.
     pub version: String,
-    /// The version of the messages between nodes. Nodes with different versions exchange no messages.
+    /// The latest version of the messages between nodes that it speaks.
     pub protocol: u32,
+    /// The oldest version that it speaks, so that nodes can be upgraded one after the other.
+    pub oldest_protocol: u32,
     /// When the node started, in milliseconds since 1970 by its own clock.
     pub started_ms: u64,
     /// Where the HTTP API of the node can be reached by the other nodes and people, if that is configured.
@@ -108,11 +110,52 @@ pub struct Member {
 }
 
 impl Member {
+    /// The latest version of the messages between nodes that both speak. `None`: they exchange no messages.
+    pub fn common_protocol(&self, other: &Member) -> Option<u32> {
+        let latest = self.protocol.min(other.protocol);
+        let oldest = self.oldest_protocol.max(other.oldest_protocol);
+        (latest >= oldest).then_some(latest)
+    }
+
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("names, numbers and texts can be written as JSON")
     }
 
     pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(json)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(oldest_protocol: u32, protocol: u32) -> Member {
+        Member {
+            node: NodeName::new("node-1").unwrap(),
+            run_id: 1,
+            version: "1".to_owned(),
+            protocol,
+            oldest_protocol,
+            started_ms: 0,
+            api_url: None,
+            server_reference: None,
+            connections: 0,
+            sessions: 0,
+            is_draining: false,
+        }
+    }
+
+    #[test]
+    fn nodes_use_the_latest_version_that_both_speak() {
+        let common = |one: (u32, u32), other: (u32, u32)| {
+            let (one, other) = (member(one.0, one.1), member(other.0, other.1));
+            assert_eq!(one.common_protocol(&other), other.common_protocol(&one));
+            one.common_protocol(&other)
+        };
+        assert_eq!(common((5, 5), (5, 5)), Some(5));
+        assert_eq!(common((4, 5), (5, 6)), Some(5));
+        assert_eq!(common((4, 6), (3, 7)), Some(6));
+        assert_eq!(common((4, 5), (6, 7)), None);
     }
 }

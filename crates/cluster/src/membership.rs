@@ -17,8 +17,6 @@ pub const MAX_PEER_NODES: usize = 64;
 pub struct MembershipConfig {
     /// A member that has not renewed its entry and sent no frame for this time is unreachable.
     pub lease_ms: u64,
-    /// The version of the messages between nodes.
-    pub protocol: u32,
     pub channel: ChannelLimits,
 }
 
@@ -70,7 +68,7 @@ pub enum MembershipEvent {
     NameInUse {
         member: Member,
     },
-    /// A member speaks another version of the messages between nodes.
+    /// A member speaks no version of the messages between nodes that this node speaks.
     Incompatible {
         member: Member,
     },
@@ -233,7 +231,7 @@ impl ClusterMembership {
 
     fn renew(&mut self, member: Member, now_ms: u64) {
         let node = member.node.clone();
-        let is_compatible = member.protocol == self.config.protocol;
+        let is_compatible = member.common_protocol(&self.local).is_some();
         let known = self.members.get(&node);
         let is_new_run = known.is_some_and(|known| known.member.run_id != member.run_id);
         if known.is_none_or(|known| known.member.run_id != member.run_id) && !is_compatible {

@@ -124,6 +124,7 @@ fn start(fabric: &Arc<Fabric>, name: &str) -> (Arc<ClusterNode>, Arc<Observer>) 
         run_id: 1,
         version: "1".to_owned(),
         protocol: 1,
+        oldest_protocol: 1,
         started_ms: 1,
         api_url: None,
         server_reference: None,
@@ -133,7 +134,6 @@ fn start(fabric: &Arc<Fabric>, name: &str) -> (Arc<ClusterNode>, Arc<Observer>) 
     };
     let config = MembershipConfig {
         lease_ms: 5000,
-        protocol: 1,
         channel: ChannelLimits::default(),
     };
     let end = Arc::new(FabricEnd {

@@ -88,6 +88,7 @@ impl Simulation {
             run_id: self.random.next(),
             version: "1".to_owned(),
             protocol: 1,
+            oldest_protocol: 1,
             started_ms: self.now_ms,
             api_url: None,
             server_reference: None,
@@ -97,7 +98,6 @@ impl Simulation {
         };
         let config = MembershipConfig {
             lease_ms: 5000,
-            protocol: 1,
             channel: ChannelLimits {
                 max_frame_bytes: 256,
                 window_bytes: 2000,

@@ -118,11 +118,11 @@ impl RunningNode {
         let local = Member {
             run_id,
             protocol: PROTOCOL,
+            oldest_protocol: PROTOCOL,
             ..member(name, 0)
         };
         let config = MembershipConfig {
             lease_ms: LEASE_MS,
-            protocol: PROTOCOL,
             channel: ChannelLimits::default(),
         };
         let observer = Arc::new(Observer::default());

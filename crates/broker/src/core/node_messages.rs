@@ -13,8 +13,11 @@ use super::session_directory::SessionMessage;
 use super::shard_messages::SessionClaimOutcome;
 use super::tunnel::{self, TunnelMessage, TunnelRequest};
 
-/// Version of these messages. Nodes with different versions exchange none.
-pub const NODE_PROTOCOL: u32 = 4;
+/// Latest version of these messages.
+pub const NODE_PROTOCOL: u32 = 5;
+/// Oldest version that this node speaks as well. A release that changes these messages also speaks the version of the
+/// release before, so that nodes can be upgraded one after the other.
+pub const OLDEST_NODE_PROTOCOL: u32 = 5;
 
 /// Bytes of announcements in one message, except that one announcement may be larger.
 pub(crate) const ANNOUNCEMENTS_BYTES: usize = 64 << 10;

@@ -145,6 +145,7 @@ pub(crate) async fn channel(options: &Options) {
             run_id: 1,
             version: "figures".to_owned(),
             protocol: 1,
+            oldest_protocol: 1,
             started_ms: 1,
             api_url: None,
             server_reference: None,
@@ -154,7 +155,6 @@ pub(crate) async fn channel(options: &Options) {
         };
         let config = MembershipConfig {
             lease_ms: 5000,
-            protocol: 1,
             channel: ChannelLimits::default(),
         };
         let counter = Arc::new(Counter::default());

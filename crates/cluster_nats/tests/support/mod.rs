@@ -50,6 +50,7 @@ pub(crate) fn member(name: &str, connections: u64) -> Member {
         run_id: 1,
         version: "1.0.0".to_owned(),
         protocol: 1,
+        oldest_protocol: 1,
         started_ms: 1,
         api_url: None,
         server_reference: None,

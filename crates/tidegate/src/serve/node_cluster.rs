@@ -12,8 +12,8 @@ use api::{
     NodeAnswerFuture, NodeCallHandler,
 };
 use broker::{
-    BrokerHandle, ClusterAttachment, NODE_PROTOCOL, PeerLoss, PeerNodeConnection, PeerNodeInbox,
-    PeerNodeIx, PeerNodeTransport,
+    BrokerHandle, ClusterAttachment, NODE_PROTOCOL, OLDEST_NODE_PROTOCOL, PeerLoss,
+    PeerNodeConnection, PeerNodeInbox, PeerNodeIx, PeerNodeTransport,
 };
 use bytes::Bytes;
 use cluster::{
@@ -348,6 +348,7 @@ impl NodeCluster {
             run_id: random_number(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: NODE_PROTOCOL,
+            oldest_protocol: OLDEST_NODE_PROTOCOL,
             started_ms: wall_clock::now_ms(),
             api_url: settings.api_url.clone(),
             server_reference: config.broker.server_reference.clone(),
@@ -371,7 +372,6 @@ impl NodeCluster {
         });
         let mut membership = MembershipConfig {
             lease_ms: LEASE.as_millis() as u64,
-            protocol: NODE_PROTOCOL,
             channel: cluster::ChannelLimits::default(),
         };
         let links = fabric.links();
