@@ -2,6 +2,9 @@
 //!
 //! They are written one after the other into a batch, so that crossing costs one allocation per turn and not one per
 //! message. Large payloads are passed by reference.
+//!
+//! A publisher often sends many messages to one topic at once. A message that differs from the one before in its payload
+//! only is a *repetition*: its record has neither texts nor properties, which are then neither copied nor checked again.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use hooks::{MessageView, NEVER_MS, str_from_utf8};
@@ -21,6 +24,8 @@ pub(crate) struct GroupMemberTarget<'a> {
 /// A message received from another shard.
 pub(crate) struct CrossShardMessage<'a> {
     pub(crate) view: MessageView<'a>,
+    /// It has the same receivers as the message before: all but the payload and the number are the same.
+    pub(crate) is_repetition: bool,
     pub(crate) member: Option<GroupMemberTarget<'a>>,
     /// Its number in the link between the two shards, if it has an entry there.
     pub(crate) link_seq: Option<u64>,
@@ -30,15 +35,21 @@ pub(crate) struct CrossShardMessage<'a> {
     pub(crate) adopted_from: Option<&'a str>,
 }
 
-/// Messages one after the other: each a header of fixed size, then its texts, properties and small payload.
+/// Messages one after the other: each a header of fixed size, then its texts, properties and small payload. The first
+/// byte of a record are its flags.
 #[derive(Debug, Default)]
 pub(crate) struct CrossShardBatch {
     bytes: Vec<u8>,
+    /// Where the record is that the next message may repeat.
+    repeatable_at: Option<usize>,
     large_payloads: Vec<Bytes>,
     pub(crate) count: u32,
     large_bytes: usize,
 }
 
+const QOS_MASK: u8 = 3;
+/// Instead of a QoS: a repetition.
+const REPETITION: u8 = 3;
 const RETAIN: u8 = 1 << 2;
 const LARGE: u8 = 1 << 3;
 const FOR_MEMBER: u8 = 1 << 4;
@@ -47,11 +58,12 @@ const DERIVED: u8 = 1 << 6;
 const RETAINED_COPY: u8 = 1 << 7;
 /// The member is the name of a node instead, from which the receivers were adopted.
 const FOR_ADOPTED: u8 = FOR_MEMBER | RETAINED_COPY;
-/// Offset of the flags in the header.
-const FLAGS_AT: usize = HEAD_BYTES - 1;
 
-/// The header of a message: times of receipt and expiry, then the lengths of the parts, then flags.
-const HEAD_BYTES: usize = 8 + 8 + 4 + 4 + 4 + 2 + 2 + 2 + 1;
+/// The header of a message: flags, times of receipt and expiry, lengths of properties, topic and publisher. Then those
+/// fields that differ in repetitions: length of the payload, and number.
+const HEAD_BYTES: usize = REPEATED_BYTES + OWN_BYTES;
+const REPEATED_BYTES: usize = 1 + 8 + 8 + 4 + 2 + 2 + 2;
+const OWN_BYTES: usize = 4 + 4;
 
 impl CrossShardBatch {
     /// An empty batch that uses the memory of `buffer`.
@@ -84,21 +96,34 @@ impl CrossShardBatch {
         flags |= if member.is_some() { FOR_MEMBER } else { 0 };
         flags |= if link_seq.is_some() { LINKED } else { 0 };
         let mut head = [0; HEAD_BYTES];
-        head[..8].copy_from_slice(&view.received_ms.to_le_bytes());
-        head[8..16].copy_from_slice(&view.expires_ms.to_le_bytes());
-        head[16..20].copy_from_slice(&(properties.len() as u32).to_le_bytes());
-        head[20..24].copy_from_slice(&(inline.len() as u32).to_le_bytes());
-        head[24..28].copy_from_slice(&view.number.to_le_bytes());
-        head[28..30].copy_from_slice(&(view.topic.len() as u16).to_le_bytes());
-        head[30..32].copy_from_slice(&(view.from_client_id.len() as u16).to_le_bytes());
-        head[32..34].copy_from_slice(&(view.from_username.len() as u16).to_le_bytes());
-        head[34] = flags;
+        head[0] = flags;
+        head[1..9].copy_from_slice(&view.received_ms.to_le_bytes());
+        head[9..17].copy_from_slice(&view.expires_ms.to_le_bytes());
+        head[17..21].copy_from_slice(&(properties.len() as u32).to_le_bytes());
+        head[21..23].copy_from_slice(&(view.topic.len() as u16).to_le_bytes());
+        head[23..25].copy_from_slice(&(view.from_client_id.len() as u16).to_le_bytes());
+        head[25..27].copy_from_slice(&(view.from_username.len() as u16).to_le_bytes());
+        head[27..31].copy_from_slice(&(inline.len() as u32).to_le_bytes());
+        head[31..].copy_from_slice(&view.number.to_le_bytes());
+        let texts = [
+            view.topic.as_bytes(),
+            view.from_client_id.as_bytes(),
+            view.from_username.as_bytes(),
+            properties,
+        ];
+        let is_repetition = self.can_repeat(&head, &texts);
+        let can_be_repeated = flags & (FOR_MEMBER | LINKED) == 0;
         let out = &mut self.bytes;
-        out.extend_from_slice(&head);
-        out.extend_from_slice(view.topic.as_bytes());
-        out.extend_from_slice(view.from_client_id.as_bytes());
-        out.extend_from_slice(view.from_username.as_bytes());
-        out.extend_from_slice(properties);
+        if is_repetition {
+            out.push(REPETITION | flags & LARGE);
+            out.extend_from_slice(&head[REPEATED_BYTES..]);
+        } else {
+            self.repeatable_at = can_be_repeated.then_some(out.len());
+            out.extend_from_slice(&head);
+            for text in texts {
+                out.extend_from_slice(text);
+            }
+        }
         out.extend_from_slice(inline);
         if large {
             let shared = view.shared_payload.cloned();
@@ -119,16 +144,38 @@ impl CrossShardBatch {
         self.count += 1;
     }
 
+    /// Whether a message with this header and these texts only repeats the record at `repeatable_at`.
+    #[inline]
+    fn can_repeat(&self, head: &[u8; HEAD_BYTES], texts: &[&[u8]; 4]) -> bool {
+        let Some(record) = self.repeatable_at.and_then(|at| self.bytes.get(at..)) else {
+            return false;
+        };
+        let (earlier, mut rest) = record.split_at(HEAD_BYTES);
+        // The record may have a large payload, and the repetition a small one.
+        if earlier[0] | LARGE != head[0] | LARGE
+            || earlier[1..REPEATED_BYTES] != head[1..REPEATED_BYTES]
+        {
+            return false;
+        }
+        texts.iter().all(|text| {
+            let earlier;
+            (earlier, rest) = rest.split_at(text.len());
+            earlier == *text
+        })
+    }
+
     /// Adds a message, or the removal of one, that this node has retained.
     pub(crate) fn push_retained_copy(&mut self, view: &MessageView<'_>) {
-        let flags_at = self.bytes.len() + FLAGS_AT;
+        self.repeatable_at = None;
+        let flags_at = self.bytes.len();
         self.push(view, None, None);
         self.bytes[flags_at] |= RETAINED_COPY;
+        self.repeatable_at = None;
     }
 
     /// Adds a message for the sessions that the receiver has adopted from a node.
     pub(crate) fn push_for_adopted(&mut self, view: &MessageView<'_>, node: &str) {
-        let flags_at = self.bytes.len() + FLAGS_AT;
+        let flags_at = self.bytes.len();
         let target = GroupMemberTarget {
             filter: node,
             group: "",
@@ -142,25 +189,45 @@ impl CrossShardBatch {
     pub(crate) fn iter(&self) -> impl Iterator<Item = CrossShardMessage<'_>> {
         let mut reader = BatchReader { rest: &self.bytes };
         let mut large = self.large_payloads.iter();
+        let mut repeatable = MessageView::unknown();
         (0..self.count).map(move |_| {
+            let flags = reader.take(1)[0];
+            let mut take_large = || match flags & LARGE != 0 {
+                true => large.next(),
+                false => None,
+            };
+            if flags & QOS_MASK == REPETITION {
+                let (inline_len, number) = (reader.u32() as usize, reader.u32());
+                let inline = reader.take(inline_len);
+                let shared_payload = take_large();
+                let view = MessageView {
+                    payload: shared_payload.map_or(inline, |shared| shared),
+                    shared_payload,
+                    number,
+                    ..repeatable
+                };
+                return CrossShardMessage {
+                    view,
+                    is_repetition: true,
+                    member: None,
+                    link_seq: None,
+                    is_retained_copy: false,
+                    adopted_from: None,
+                };
+            }
             let mut head = BatchReader {
-                rest: reader.take(HEAD_BYTES),
+                rest: reader.take(HEAD_BYTES - 1),
             };
             let (received_ms, expires_ms) = (head.u64(), head.u64());
-            let (properties_len, inline_len) = (head.u32() as usize, head.u32() as usize);
-            let number = head.u32();
+            let properties_len = head.u32() as usize;
             let [topic_len, client_id_len, username_len] = [head.u16(), head.u16(), head.u16()];
-            let flags = head.take(1)[0];
+            let (inline_len, number) = (head.u32() as usize, head.u32());
             let text = str_from_utf8(reader.take(topic_len + client_id_len + username_len));
             let (topic, from) = text.split_at(topic_len);
             let (from_client_id, from_username) = from.split_at(client_id_len);
             let properties = Properties::from_validated(reader.take(properties_len));
             let inline = reader.take(inline_len);
-            let shared_payload = if flags & LARGE != 0 {
-                large.next()
-            } else {
-                None
-            };
+            let shared_payload = take_large();
             let member = (flags & FOR_MEMBER != 0).then(|| GroupMemberTarget {
                 filter: str_from_utf8(reader.sized()),
                 group: str_from_utf8(reader.sized()),
@@ -171,7 +238,7 @@ impl CrossShardBatch {
                 properties,
                 payload: shared_payload.map_or(inline, |shared| shared),
                 shared_payload,
-                qos: QoS::try_from(flags & 3).expect("was pushed from a QoS"),
+                qos: QoS::try_from(flags & QOS_MASK).expect("was pushed from a QoS"),
                 retain: flags & RETAIN != 0,
                 received_ms,
                 expires_ms,
@@ -181,9 +248,11 @@ impl CrossShardBatch {
                 number,
             };
             let link_seq = (flags & LINKED != 0).then(|| reader.u64());
+            repeatable = view;
             match flags & FOR_ADOPTED == FOR_ADOPTED {
                 true => CrossShardMessage {
                     view,
+                    is_repetition: false,
                     adopted_from: member.map(|target| target.filter),
                     member: None,
                     link_seq,
@@ -191,6 +260,7 @@ impl CrossShardBatch {
                 },
                 false => CrossShardMessage {
                     view,
+                    is_repetition: false,
                     member,
                     link_seq,
                     is_retained_copy: flags & RETAINED_COPY != 0,
@@ -247,8 +317,8 @@ impl<'a> BatchReader<'a> {
 pub(crate) enum BatchError {
     #[error("it ends early")]
     Short,
-    #[error("its QoS is above 2")]
-    QoS,
+    #[error("it repeats a message that is not before it, or cannot be repeated")]
+    Repetition,
     #[error("its topic is invalid")]
     Topic,
     #[error("its properties are invalid")]
@@ -288,17 +358,28 @@ impl CrossShardBatch {
         };
         let mut at = 0;
         let mut large = 0;
+        let mut can_be_repeated = false;
         for _ in 0..count {
             let message = batch.bytes.get(at..).ok_or(BatchError::Short)?;
-            let (len, is_large) = check_message(message)?;
-            // The time of a retained message is its version, which is the same on all nodes.
-            let is_copy = batch.bytes[at + FLAGS_AT] & FOR_ADOPTED == RETAINED_COPY;
-            let first = if is_copy { at + 8 } else { at };
-            for field in (first..at + 16).step_by(8) {
-                shift_time(&mut batch.bytes[field..field + 8], clock_ms);
-            }
+            let &flags = message.first().ok_or(BatchError::Short)?;
+            let len = if flags & QOS_MASK == REPETITION {
+                if !can_be_repeated || flags & !(QOS_MASK | LARGE) != 0 {
+                    return Err(BatchError::Repetition);
+                }
+                check_repetition(message)?
+            } else {
+                let len = check_message(message)?;
+                // The time of a retained message is its version, which is the same on all nodes.
+                let is_copy = flags & FOR_ADOPTED == RETAINED_COPY;
+                let first = if is_copy { at + 9 } else { at + 1 };
+                for field in (first..at + 17).step_by(8) {
+                    shift_time(&mut batch.bytes[field..field + 8], clock_ms);
+                }
+                can_be_repeated = flags & (FOR_MEMBER | LINKED | RETAINED_COPY) == 0;
+                len
+            };
             at += len;
-            large += usize::from(is_large);
+            large += usize::from(flags & LARGE != 0);
         }
         if at != batch.bytes.len() {
             return Err(BatchError::Excess);
@@ -318,23 +399,32 @@ impl CrossShardBatch {
     /// Removes all messages and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
+        self.repeatable_at = None;
         self.large_payloads.clear();
         self.count = 0;
         self.large_bytes = 0;
     }
 }
 
-/// Checks the message at the front of `bytes`; returns its length and whether its payload is elsewhere.
-fn check_message(bytes: &[u8]) -> Result<(usize, bool), BatchError> {
+/// Checks the repetition at the front of `bytes`; returns its length.
+fn check_repetition(bytes: &[u8]) -> Result<usize, BatchError> {
     let mut reader = UntrustedReader { rest: bytes };
-    reader.take(16)?;
-    let (properties_len, inline_len) = (reader.u32()? as usize, reader.u32()? as usize);
+    reader.take(1)?;
+    let inline_len = reader.u32()? as usize;
     reader.u32()?;
-    let [topic_len, client_id_len, username_len] = [reader.u16()?, reader.u16()?, reader.u16()?];
+    reader.take(inline_len)?;
+    Ok(bytes.len() - reader.rest.len())
+}
+
+/// Checks the message at the front of `bytes`, which is no repetition; returns its length.
+fn check_message(bytes: &[u8]) -> Result<usize, BatchError> {
+    let mut reader = UntrustedReader { rest: bytes };
     let flags = reader.take(1)?[0];
-    if flags & 3 == 3 {
-        return Err(BatchError::QoS);
-    }
+    reader.take(16)?;
+    let properties_len = reader.u32()? as usize;
+    let [topic_len, client_id_len, username_len] = [reader.u16()?, reader.u16()?, reader.u16()?];
+    let inline_len = reader.u32()? as usize;
+    reader.u32()?;
     let topic = reader.text(topic_len)?;
     if mqtt::validate_topic_name(topic, &mqtt::TopicLimits::NONE).is_err() {
         return Err(BatchError::Topic);
@@ -353,7 +443,7 @@ fn check_message(bytes: &[u8]) -> Result<(usize, bool), BatchError> {
     if flags & LINKED != 0 {
         reader.take(8)?;
     }
-    Ok((bytes.len() - reader.rest.len(), flags & LARGE != 0))
+    Ok(bytes.len() - reader.rest.len())
 }
 
 /// Converts a time of another node's clock.

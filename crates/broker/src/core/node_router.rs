@@ -495,13 +495,20 @@ impl NodeRouter {
             match message {
                 ShardMessage::Messages(batch) => {
                     let mut touched = self.touched[usize::from(from)];
+                    let mut wanting_nodes = 0;
                     for crossing in batch.iter() {
                         let view = &crossing.view;
                         match &crossing.member {
                             _ if crossing.is_retained_copy => {
                                 self.copy_to_nodes(view, &mut touched);
                             }
-                            None => self.send_to_nodes(view, &mut touched),
+                            None => {
+                                if !crossing.is_repetition {
+                                    wanting_nodes =
+                                        self.remote.match_topic(view.topic).0.remote_shards;
+                                }
+                                self.send_to_nodes(view, wanting_nodes, &mut touched);
+                            }
                             Some(member) => self.send_to_member(view, member, &mut touched),
                         }
                     }

@@ -33,8 +33,12 @@ impl NodeRouter {
         }
     }
 
-    pub(super) fn send_to_nodes(&mut self, view: &MessageView<'_>, touched: &mut BatchRecipients) {
-        let mut nodes = self.remote.match_topic(view.topic).0.remote_shards;
+    pub(super) fn send_to_nodes(
+        &mut self,
+        view: &MessageView<'_>,
+        mut nodes: u64,
+        touched: &mut BatchRecipients,
+    ) {
         while nodes != 0 {
             let slot = nodes.trailing_zeros() as u8;
             nodes &= nodes - 1;
@@ -208,6 +212,7 @@ impl NodeRouter {
             return;
         }
         let mut touched = BatchRecipients::default();
+        let mut wanting_shards = 0;
         for crossing in batch.iter() {
             let view = &crossing.view;
             self.counts.messages_received += 1;
@@ -225,8 +230,10 @@ impl NodeRouter {
                     }
                 }
                 None => {
-                    let shards = self.local.match_topic(view.topic).0.remote_shards;
-                    let passed = self.push_to_shards(shards, view);
+                    if !crossing.is_repetition {
+                        wanting_shards = self.local.match_topic(view.topic).0.remote_shards;
+                    }
+                    let passed = self.push_to_shards(wanting_shards, view);
                     if view.qos != QoS::AtMostOnce {
                         touched.shards |= passed;
                     }

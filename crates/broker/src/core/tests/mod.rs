@@ -2,6 +2,7 @@
 
 mod bounds;
 mod cluster_sim;
+mod cross_shard_batches;
 mod deadlines;
 mod deferred_acks;
 mod derived_messages;
