@@ -8,9 +8,11 @@ use hooks::relay::{
 use namespaces::CountedConnection;
 use wall_clock::now_ms;
 
-use crate::device_messages::{DeviceRequest, MessageClass, RequestError, classify, response};
+use crate::device_messages::{
+    DeviceRequest, Identity, MessageClass, RequestError, classify, response,
+};
 use crate::devices::{DeviceConnection, DeviceMessage, MAX_PENDING_REQUESTS, RelayDevices};
-use crate::endpoint::Endpoint;
+use crate::events::ConnectionEvents;
 use crate::message_batch::{add_message, record_messages};
 use crate::system_message::{internal_error_close, system_message};
 
@@ -18,13 +20,12 @@ use crate::system_message::{internal_error_close, system_message};
 const PAUSE_WARNING_INTERVAL_MS: u64 = 10_000;
 
 pub(crate) struct EndpointClient {
-    endpoint: Arc<Endpoint>,
-    device: Arc<DeviceConnection>,
+    events: ConnectionEvents,
     devices: Option<Arc<dyn RelayDevices>>,
+    /// Set once the client has identified itself; the platform may have rejected it. Most connections are none.
+    device: Option<Arc<DeviceConnection>>,
     /// The broker serves the connection.
     is_open: bool,
-    /// The client has identified itself; the platform may have rejected it.
-    is_device: bool,
     shard: u16,
     /// The connection in its namespace, while it is open.
     counted: Option<CountedConnection>,
@@ -35,17 +36,15 @@ pub(crate) struct EndpointClient {
 
 impl EndpointClient {
     pub(crate) fn new(
-        endpoint: Arc<Endpoint>,
-        device: DeviceConnection,
+        events: ConnectionEvents,
         devices: Option<Arc<dyn RelayDevices>>,
         (shard, counted): (u16, Option<CountedConnection>),
     ) -> Self {
         Self {
-            endpoint,
-            device: Arc::new(device),
+            events,
             devices,
+            device: None,
             is_open: false,
-            is_device: false,
             shard,
             counted,
             pause_ms: 0,
@@ -77,8 +76,19 @@ impl EndpointClient {
     }
 
     /// Passes a message to the device platform; returns whether the platform has taken it.
-    fn submit(&self, message: DeviceMessage) -> bool {
-        (self.devices.as_ref()).is_some_and(|devices| devices.submit(&self.device, message))
+    fn submit(&self, device: &Arc<DeviceConnection>, message: DeviceMessage) -> bool {
+        (self.devices.as_ref()).is_some_and(|devices| devices.submit(device, message))
+    }
+
+    /// Passes the identity of the client to the platform. If the platform takes it, the connection is a device from now on.
+    fn identify(&mut self, identity: Identity) -> bool {
+        let known = self.device.clone();
+        let device = known.unwrap_or_else(|| Arc::new(DeviceConnection::new(self.events.clone())));
+        let is_taken = self.submit(&device, DeviceMessage::Identify(identity));
+        if is_taken {
+            self.device = Some(device);
+        }
+        is_taken
     }
 
     /// Handles what concerns the device; returns whether the message is relayed as well.
@@ -88,40 +98,40 @@ impl EndpointClient {
         received_ms: u64,
         replies: &mut Vec<String>,
     ) -> bool {
-        match classify(payload, self.is_device) {
-            MessageClass::Relay => return true,
-            MessageClass::Data => {
+        let device = self.device.as_ref();
+        match (classify(payload, device.is_some()), device) {
+            (MessageClass::Relay, _) | (MessageClass::Data, None) => return true,
+            (MessageClass::Data, Some(device)) => {
                 let message = DeviceMessage::Data {
                     payload: payload.into(),
                     received_ms,
                 };
-                if !self.submit(message) {
+                if !self.submit(device, message) {
                     let reason = "The node is overloaded";
-                    replies.extend(self.device.not_stored_warning(reason, received_ms));
+                    replies.extend(device.not_stored_warning(reason, received_ms));
                 }
                 return true;
             }
-            MessageClass::Identify(identity) => {
-                match self.submit(DeviceMessage::Identify(identity)) {
-                    true => self.is_device = true,
-                    false => replies.push(busy_message("identify", received_ms)),
+            (MessageClass::Identify(identity), _) => {
+                if !self.identify(identity) {
+                    replies.push(busy_message("identify", received_ms));
                 }
             }
             // Whose reply it would be is unknown before.
-            MessageClass::ControlAck if !self.is_device => {}
-            MessageClass::ControlAck => {
+            (MessageClass::ControlAck, None) => {}
+            (MessageClass::ControlAck, Some(device)) => {
                 let message = DeviceMessage::ControlAck {
                     payload: payload.into(),
                     received_ms,
                 };
-                if !self.submit(message) {
+                if !self.submit(device, message) {
                     replies.push(busy_message("control_ack", received_ms));
                 }
             }
-            MessageClass::Request(request) => {
+            (MessageClass::Request(request), _) => {
                 replies.extend(self.handle_request(request, received_ms));
             }
-            MessageClass::Invalid(reason) => {
+            (MessageClass::Invalid(reason), _) => {
                 let text = system_message("error", "INVALID_MESSAGE", &reason, received_ms);
                 replies.push(text);
             }
@@ -130,20 +140,22 @@ impl EndpointClient {
     }
 
     /// Passes a request to the platform; returns an answer if that is not possible.
-    fn handle_request(&mut self, request: DeviceRequest, now_ms: u64) -> Option<String> {
+    fn handle_request(&self, request: DeviceRequest, now_ms: u64) -> Option<String> {
         let id = request.request_id.clone();
-        let (code, message) = if !self.is_device {
-            let message = "Only a device can send requests; send identify first.";
-            ("DEVICE_NOT_IDENTIFIED", message.to_owned())
-        } else if !self.device.try_add_request() {
+        let Some(device) = &self.device else {
+            let message = "Only a device can send requests; send identify first.".to_owned();
+            let code = "DEVICE_NOT_IDENTIFIED";
+            return Some(response(&id, Err(RequestError { code, message }), now_ms));
+        };
+        let (code, message) = if !device.try_add_request() {
             let message = format!(
                 "{MAX_PENDING_REQUESTS} requests of this connection wait; send further ones after a response."
             );
             ("TOO_MANY_REQUESTS", message)
-        } else if self.submit(DeviceMessage::Request(request)) {
+        } else if self.submit(device, DeviceMessage::Request(request)) {
             return None;
         } else {
-            self.device.remove_request();
+            device.remove_request();
             let message = "The node is overloaded; repeat the request later.";
             ("NODE_BUSY", message.to_owned())
         };
@@ -159,8 +171,9 @@ fn busy_message(kind: &str, now_ms: u64) -> String {
 impl RelayClient for EndpointClient {
     fn opened(&mut self) {
         self.is_open = true;
-        let events = self.device.events();
-        events.emit(RelayEventKind::Connected, events.connection.connected_ms);
+        let connected_ms = self.events.connection.connected_ms;
+        self.events
+            .emit(RelayEventKind::Connected, connected_ms, None);
     }
 
     fn received(
@@ -177,15 +190,20 @@ impl RelayClient for EndpointClient {
         {
             return RelayVerdict::Consume;
         }
-        let name = self.device.events().connection.name();
+        let ConnectionEvents {
+            endpoint,
+            connection,
+            ..
+        } = &self.events;
+        let name = connection.name();
         // Nearly all messages of relays without devices.
-        if !self.is_device {
-            add_message(&self.endpoint, name, kind, payload, now_ms);
+        let Some(device) = &self.device else {
+            add_message(endpoint, name, kind, payload, now_ms);
             return RelayVerdict::Publish;
-        }
-        let device_name = self.device.device_name();
+        };
+        let device_name = device.device_name();
         let sender = device_name.as_ref().map_or(name, |name| name.as_str());
-        add_message(&self.endpoint, sender, kind, payload, now_ms);
+        add_message(endpoint, sender, kind, payload, now_ms);
         RelayVerdict::Publish
     }
 
@@ -214,15 +232,18 @@ impl RelayClient for EndpointClient {
     }
 
     fn closed(&mut self, reason: &'static str, traffic: RelayTraffic) {
-        let events = self.device.events();
-        self.endpoint.remove_connection(events.connection.id());
+        let events = &self.events;
+        (events.endpoint).remove_connection(events.connection.id());
         self.counted = None;
         if self.is_open {
             let kind = RelayEventKind::Disconnected { reason, traffic };
-            events.emit(kind, now_ms());
+            match &self.device {
+                Some(device) => device.emit(kind, now_ms()),
+                None => events.emit(kind, now_ms(), None),
+            }
         }
-        if let (true, Some(devices)) = (self.is_device, &self.devices) {
-            devices.closed(&self.device, reason);
+        if let (Some(device), Some(devices)) = (&self.device, &self.devices) {
+            devices.closed(device, reason);
         }
     }
 }
@@ -236,8 +257,7 @@ mod tests {
 
     use super::*;
     use crate::definition::EndpointDefinition;
-    use crate::endpoint::EndpointConnection;
-    use crate::events::ConnectionEvents;
+    use crate::endpoint::{Endpoint, EndpointConnection};
     use crate::message_history::HistoryPayload;
     use crate::statistics::StatisticsCounters;
 
@@ -305,16 +325,10 @@ mod tests {
             Arc::<SentMessages>::default(),
         );
         let peer = (hooks::PeerAddress::Unix, 0);
-        let connection = EndpointConnection::new(&endpoint, "c1", sent.clone(), peer);
+        let connection = EndpointConnection::new("c1", sent.clone(), peer);
         let events = ConnectionEvents::new(endpoint.clone(), connection, Arc::default());
-        let device = DeviceConnection::new(events);
         Setup {
-            client: EndpointClient::new(
-                endpoint.clone(),
-                device,
-                Some(platform.clone()),
-                (0, None),
-            ),
+            client: EndpointClient::new(events, Some(platform.clone()), (0, None)),
             platform,
             endpoint,
             sent,
@@ -392,7 +406,8 @@ mod tests {
             assert_eq!(setup.send(request), (false, vec![]));
         }
         assert_eq!(setup.send(request), rejected("TOO_MANY_REQUESTS"));
-        setup.client.device.respond(&1.into(), Ok(Value::Null));
+        let device = setup.client.device.as_ref().unwrap();
+        device.respond(&1.into(), Ok(Value::Null));
         assert_eq!(setup.send(request), (false, vec![]));
         let ack = r#"{"type":"identify","deviceId":7}"#;
         assert_eq!(setup.send(ack), rejected("INVALID_MESSAGE"));

@@ -57,9 +57,12 @@ impl DeviceMessage {
     }
 }
 
-/// A connection of an endpoint, as the device platform sees it.
+/// A connection of an endpoint that is a device, as the device platform sees it.
 pub struct DeviceConnection {
     events: ConnectionEvents,
+    client_id: String,
+    /// `None` until the platform has confirmed it.
+    identity: ArcSwapOption<RelayDeviceIdentity>,
     /// The sender of its messages in the history, once it is a device.
     device_name: ArcSwapOption<String>,
     pending_requests: AtomicU32,
@@ -94,6 +97,8 @@ impl NotStoredWarnings {
 impl DeviceConnection {
     pub(crate) fn new(events: ConnectionEvents) -> Self {
         Self {
+            client_id: events.client_id(),
+            identity: ArcSwapOption::empty(),
             device_name: ArcSwapOption::empty(),
             events,
             pending_requests: AtomicU32::new(0),
@@ -122,15 +127,16 @@ impl DeviceConnection {
     /// The broker's client id of the connection.
     #[must_use]
     pub fn client_id(&self) -> &str {
-        self.events.connection.client_id()
+        &self.client_id
     }
 
     fn handle(&self) -> &dyn RelayConnection {
         &*self.events.connection.handle
     }
 
-    pub(crate) fn events(&self) -> &ConnectionEvents {
-        &self.events
+    /// Passes an event of the connection to the rules.
+    pub(crate) fn emit(&self, kind: RelayEventKind, at_ms: u64) {
+        self.events.emit(kind, at_ms, self.identity.load_full());
     }
 
     /// The name of the device; `None`: the client has not identified itself.
@@ -142,11 +148,12 @@ impl DeviceConnection {
     pub fn confirm_identity(&self, device_id: &str, device_name: &str, registry_id: &str) {
         self.device_name
             .store(Some(Arc::new(device_name.to_owned())));
-        self.events.set_device(RelayDeviceIdentity {
+        let identity = RelayDeviceIdentity {
             device_id: device_id.to_owned(),
             registry_id: registry_id.to_owned(),
-        });
-        self.events.emit(RelayEventKind::Identified, now_ms());
+        };
+        self.identity.store(Some(Arc::new(identity)));
+        self.emit(RelayEventKind::Identified, now_ms());
         let message = json!({
             "type": "identified",
             "deviceId": device_id,
@@ -159,7 +166,7 @@ impl DeviceConnection {
     /// The client could not identify itself: the connection is no device any more, whatever it was before.
     pub fn reject_identity(&self, message: &str) {
         self.device_name.store(None);
-        self.events.clear_device();
+        self.identity.store(None);
         let text = system_message("error", "IDENTIFY_FAILED", message, now_ms());
         self.handle().send_text(text);
     }

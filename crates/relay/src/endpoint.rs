@@ -60,11 +60,12 @@ pub(crate) struct Endpoint {
     pub(crate) counters: StatisticsCounters,
 }
 
+const NAME_PREFIX: &str = "connection ";
+
 /// An open connection. Its parts share this, since most connections are idle and there are many.
 pub(crate) struct EndpointConnection {
-    /// In one allocation, the client id and the name.
-    texts: Box<str>,
-    client_id_len: u32,
+    /// The sender of its messages in the history, unless it is a device: [`NAME_PREFIX`] and its id.
+    name: Box<str>,
     pub(crate) handle: Arc<dyn RelayConnection>,
     pub(crate) peer: PeerAddress,
     pub(crate) connected_ms: u64,
@@ -72,36 +73,24 @@ pub(crate) struct EndpointConnection {
 
 impl EndpointConnection {
     pub(crate) fn new(
-        endpoint: &Endpoint,
         id: &str,
         handle: Arc<dyn RelayConnection>,
         (peer, connected_ms): (PeerAddress, u64),
     ) -> Arc<Self> {
-        let mut texts = endpoint.client_id(id);
-        let client_id_len = texts.len() as u32;
-        texts.push_str("connection ");
-        texts.push_str(id);
         Arc::new(Self {
-            texts: texts.into(),
-            client_id_len,
+            name: [NAME_PREFIX, id].concat().into(),
             handle,
             peer,
             connected_ms,
         })
     }
 
-    /// The broker's client id: the topic, `/`, and the id of the connection.
-    pub(crate) fn client_id(&self) -> &str {
-        &self.texts[..self.client_id_len as usize]
-    }
-
-    /// The sender of its messages in the history, unless it is a device.
     pub(crate) fn name(&self) -> &str {
-        &self.texts[self.client_id_len as usize..]
+        &self.name
     }
 
     pub(crate) fn id(&self) -> &str {
-        self.client_id().rsplit('/').next().unwrap_or_default()
+        &self.name[NAME_PREFIX.len()..]
     }
 }
 
@@ -178,7 +167,7 @@ impl Endpoint {
         }
     }
 
-    /// The broker's client id of a connection.
+    /// The broker's client id of a connection: the topic, `/`, and the id of the connection.
     pub(crate) fn client_id(&self, connection_id: &str) -> String {
         format!("{}/{connection_id}", self.topic)
     }

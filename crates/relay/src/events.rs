@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use arc_swap::ArcSwapOption;
 use hooks::relay::{RelayDeviceIdentity, RelayEndpoint as _, RelayEvent, RelayEventKind};
 
 use crate::endpoint::{Endpoint, EndpointConnection};
@@ -20,10 +19,10 @@ pub trait RelayEvents: Send + Sync {
 pub(crate) type RelayEventsPort = Arc<OnceLock<Arc<dyn RelayEvents>>>;
 
 /// What the events of one connection have in common.
+#[derive(Clone)]
 pub(crate) struct ConnectionEvents {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) connection: Arc<EndpointConnection>,
-    device: ArcSwapOption<RelayDeviceIdentity>,
     port: RelayEventsPort,
 }
 
@@ -36,22 +35,22 @@ impl ConnectionEvents {
         Self {
             endpoint,
             connection,
-            device: ArcSwapOption::empty(),
             port,
         }
     }
 
-    /// The connection is this device from now on.
-    pub(crate) fn set_device(&self, device: RelayDeviceIdentity) {
-        self.device.store(Some(Arc::new(device)));
+    /// The broker's client id of the connection.
+    pub(crate) fn client_id(&self) -> String {
+        self.endpoint.client_id(self.connection.id())
     }
 
-    /// The connection is no device any more.
-    pub(crate) fn clear_device(&self) {
-        self.device.store(None);
-    }
-
-    pub(crate) fn emit(&self, kind: RelayEventKind, at_ms: u64) {
+    /// Passes an event to the rules. `device` is the device that the connection is.
+    pub(crate) fn emit(
+        &self,
+        kind: RelayEventKind,
+        at_ms: u64,
+        device: Option<Arc<RelayDeviceIdentity>>,
+    ) {
         let Some(port) = self.port.get().filter(|port| port.is_wanted()) else {
             return;
         };
@@ -61,11 +60,11 @@ impl ConnectionEvents {
             namespace: self.endpoint.active().definition.namespace.clone(),
             topic: self.endpoint.topic().to_owned(),
             connection_id: self.connection.id().to_owned(),
-            client_id: self.connection.client_id().to_owned(),
+            client_id: self.client_id(),
             peer: self.connection.peer,
             at_ms,
             connected_ms: self.connection.connected_ms,
-            device: self.device.load_full(),
+            device,
         });
     }
 }

@@ -16,7 +16,7 @@ use wall_clock::now_ms;
 
 use crate::client::EndpointClient;
 use crate::definition::EndpointDefinition;
-use crate::devices::{DeviceConnection, RelayDevices, device_close};
+use crate::devices::{RelayDevices, device_close};
 use crate::endpoint::{ConnectionSummary, Endpoint, EndpointConnection, EndpointStatus};
 use crate::events::{ConnectionEvents, RelayEvents, RelayEventsPort};
 use crate::message_batch::record_published;
@@ -454,21 +454,15 @@ impl RelayServicePort for RelayService {
         let count = || self.count_in_namespace(&endpoint, now_ms);
         let result = admit_to(&endpoint, request, key, count);
         let (connection_id, counted) = result.inspect_err(|_| endpoint.counters.reject())?;
-        let connection = EndpointConnection::new(
-            &endpoint,
-            &connection_id,
-            connection,
-            (request.peer, now_ms),
-        );
+        let connection =
+            EndpointConnection::new(&connection_id, connection, (request.peer, now_ms));
         endpoint.add_connection(connection.clone());
         self.check_still_open(&endpoint, now_ms)
             .inspect_err(|_| endpoint.remove_connection(&connection_id))?;
         let events = ConnectionEvents::new(endpoint.clone(), connection, self.inner.events.clone());
-        let device_connection = DeviceConnection::new(events);
         Ok(RelayAdmission {
             client: Box::new(EndpointClient::new(
-                endpoint.clone(),
-                device_connection,
+                events,
                 self.inner.devices.get().cloned(),
                 (request.shard, counted),
             )),

@@ -13,8 +13,8 @@ use crate::metrics::Metric;
 const MAX_PAUSE_MS: u64 = 10_000;
 
 impl Shard {
-    /// Handles bytes received from a connection.
-    pub(crate) fn receive(&mut self, at: ConnectionIx, data: &[u8]) -> ConnectionAction {
+    /// Handles bytes received from a connection. Masks of WebSocket frames of relay connections are removed in place.
+    pub(crate) fn receive(&mut self, at: ConnectionIx, data: &mut [u8]) -> ConnectionAction {
         let connection = &mut self.delivery.connections[at];
         if connection.phase == ConnectionPhase::Closing {
             return ConnectionAction::Close;
@@ -80,7 +80,7 @@ impl Shard {
         mut buffer: Vec<u8>,
         fresh: usize,
     ) -> ConnectionAction {
-        let (consumed, flow) = self.process(at, &buffer);
+        let (consumed, flow) = self.process(at, &mut buffer);
         self.record_packets(at, consumed);
         if consumed == buffer.len() || flow == ConnectionAction::Close {
             self.delivery.pool.put_back(buffer);
@@ -121,12 +121,17 @@ impl Shard {
     }
 
     /// Processes whole packets at the front of `data` and returns the number of bytes consumed.
-    pub(super) fn process(&mut self, at: ConnectionIx, data: &[u8]) -> (usize, ConnectionAction) {
+    pub(super) fn process(
+        &mut self,
+        at: ConnectionIx,
+        data: &mut [u8],
+    ) -> (usize, ConnectionAction) {
         let mut consumed = 0;
         let connection = &self.delivery.connections[at];
         if connection.is_relay() {
             return self.process_relay(at, data);
         }
+        let data = &*data;
         let mut max = connection.max_packet_in;
         if connection.phase == ConnectionPhase::AwaitConnect {
             if let Some(closing) = self.check_first_bytes(at, data) {

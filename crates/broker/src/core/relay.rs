@@ -195,29 +195,24 @@ impl Shard {
         Ok(ConnectionAction::AwaitResume)
     }
 
-    /// Processes the frames at the front of `data` and returns the number of bytes consumed. Not part of the caller, which
-    /// handles MQTT packets.
+    /// Processes the frames at the front of `data`, removes their masks, and returns the number of bytes consumed. Not part
+    /// of the caller, which handles MQTT packets.
     #[inline(never)]
     pub(super) fn process_relay(
         &mut self,
         at: ConnectionIx,
-        data: &[u8],
+        data: &mut [u8],
     ) -> (usize, ConnectionAction) {
         let input = self.delivery.relay_peer(at).and_then(|it| it.input.take());
         let Some(mut input) = input else {
             return (data.len(), ConnectionAction::Close);
         };
-        // The decoder removes the mask in place.
-        let mut buffer = std::mem::take(&mut self.relay_buffer);
-        buffer.clear();
-        buffer.extend_from_slice(data);
         let was_partial = input.partial_bytes() > 0;
         // After a panic, the caller closes the connection, which has to tell the client and the service.
         let processed = catch_unwind(AssertUnwindSafe(|| {
-            self.process_frames(at, &mut input, &mut buffer)
+            self.process_frames(at, &mut input, data)
         }));
         input.client.finish_input();
-        self.relay_buffer = buffer;
         let is_partial = input.partial_bytes() > 0;
         if let Some(relay) = self.delivery.relay_peer(at) {
             relay.input = Some(input);

@@ -124,8 +124,6 @@ pub(crate) struct Shard {
     /// When the last warning about a client with another protocol was logged.
     pub(crate) last_foreign_warning_ms: u64,
     pub(crate) scratch: Vec<u8>,
-    /// Reusable buffer for the frames of relay connections.
-    pub(crate) relay_buffer: Vec<u8>,
     /// Reusable buffer for a packet that goes to many sessions.
     pub(crate) packet_buffer: Vec<u8>,
     serial: u32,
@@ -180,7 +178,6 @@ impl Shard {
             packet_budget: PartialPacketBudget::new(node.listeners.len()),
             last_foreign_warning_ms: 0,
             scratch: Vec::new(),
-            relay_buffer: Vec::new(),
             packet_buffer: Vec::new(),
             serial: 0,
             // Any odd seed is fine: it only spreads messages over the members of a group.
@@ -307,8 +304,9 @@ impl Shard {
         call(&mut *delivery.hooks, &client)
     }
 
-    /// Runs timers after time has passed.
-    pub(crate) fn tick(&mut self) {
+    /// Runs timers after time has passed, and returns how many connections are to be checked by
+    /// [`check_connections`](Self::check_connections).
+    pub(crate) fn tick(&mut self) -> usize {
         let now_ms = self.now_ms();
         let partial = self.packet_budget.publish() as u64;
         self.metrics().set(Metric::PartialPacketBytes, partial);
@@ -317,7 +315,6 @@ impl Shard {
         let are_sessions_held = self.node.are_sessions_held.load(Relaxed);
         while let Some(timer) = self.timers.poll(now_ms, are_sessions_held) {
             match timer {
-                Timer::ConnectionCheck(at, serial) => self.check_deadlines(at, serial),
                 Timer::SessionExpiry(session) => self.end_session(session),
                 Timer::WillDelay(session) => self.publish_will(session),
                 Timer::GrantExpiry(at, serial) => self.close_on_grant_expiry(at, serial),
@@ -331,6 +328,18 @@ impl Shard {
                     self.publish_due_delayed(&message, number);
                 }
             }
+        }
+        self.close_pending_connections();
+        self.timers.collect_due_checks(now_ms)
+    }
+
+    /// Checks the deadlines of at most so many connections that are due.
+    pub(crate) fn check_connections(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some((at, serial)) = self.timers.next_check() else {
+                break;
+            };
+            self.check_deadlines(at, serial);
         }
         self.close_pending_connections();
     }

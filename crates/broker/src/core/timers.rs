@@ -22,9 +22,10 @@ const MAX_CHECK_AHEAD_MS: u64 = TICK_MS * (WHEEL_SLOTS as u64 - 2);
 /// - [`schedule`](Self::schedule) adds any other timer, and returns the key to [`cancel`](Self::cancel) it. The timers
 ///   of a session without a connection are started and stopped together, by [`start_session`](Self::start_session) and
 ///   [`stop_session`](Self::stop_session).
-/// - After time has passed, the caller calls [`poll`](Self::poll) until it returns `None`. It returns first all checks
-///   that are due, then the other timers in the order of their times. Timers added meanwhile fire, too, if they are
-///   due; a check fires in a later tick.
+/// - After time has passed, the caller calls [`poll`](Self::poll) until it returns `None`, for the other timers in the order
+///   of their times. Timers added meanwhile fire, too, if they are due.
+/// - [`collect_due_checks`](Self::collect_due_checks) returns how many checks are due, and
+///   [`next_check`](Self::next_check) one after the other. Checks added meanwhile fire in a later tick.
 pub(crate) struct ShardTimers {
     wheel: TimerWheel,
     /// Checks that are due and not returned yet.
@@ -41,17 +42,18 @@ pub(crate) struct TimerKey {
     sequence: u64,
 }
 
-/// The timers of a session without a connection.
+/// The timers of a session without a connection. A session with a connection needs no memory for them.
 #[derive(Debug, Default)]
-pub(crate) struct SessionTimers {
+pub(crate) struct SessionTimers(Option<Box<RunningTimers>>);
+
+#[derive(Debug)]
+struct RunningTimers {
     expiry: Option<TimerKey>,
     will: Option<TimerKey>,
 }
 
 /// What is due.
 pub(crate) enum Timer {
-    /// The deadlines of a connection are to be checked; the connection and its serial number.
-    ConnectionCheck(ConnectionIx, u32),
     /// The session has been without a connection for as long as its expiry allows.
     SessionExpiry(SessionIx),
     /// The will of a session without a connection is due.
@@ -113,24 +115,35 @@ impl ShardTimers {
         expiry_at_ms: Option<u64>,
         will_at_ms: Option<u64>,
     ) {
-        timers.expiry = expiry_at_ms.map(|at| self.schedule(at, Timer::SessionExpiry(session)));
-        timers.will = will_at_ms.map(|at| self.schedule(at, Timer::WillDelay(session)));
+        let expiry = expiry_at_ms.map(|at| self.schedule(at, Timer::SessionExpiry(session)));
+        let will = will_at_ms.map(|at| self.schedule(at, Timer::WillDelay(session)));
+        let has_any = expiry.is_some() || will.is_some();
+        timers.0 = has_any.then(|| Box::new(RunningTimers { expiry, will }));
     }
 
     /// Stops the timers of a session that has got a connection or ends.
     pub(crate) fn stop_session(&mut self, timers: &mut SessionTimers) {
-        let SessionTimers { expiry, will } = std::mem::take(timers);
-        for timer in [expiry, will].into_iter().flatten() {
+        let Some(running) = timers.0.take() else {
+            return;
+        };
+        for timer in [running.expiry, running.will].into_iter().flatten() {
             self.cancel(timer);
         }
     }
 
-    /// Returns the next timer that is due. While sessions are held, neither they nor delayed messages are.
-    pub(crate) fn poll(&mut self, now_ms: u64, are_sessions_held: bool) -> Option<Timer> {
+    /// The number of checks that are due.
+    pub(crate) fn collect_due_checks(&mut self, now_ms: u64) -> usize {
         self.wheel.advance(now_ms, &mut self.due_checks);
-        if let Some((connection, serial)) = self.due_checks.pop_front() {
-            return Some(Timer::ConnectionCheck(connection, serial));
-        }
+        self.due_checks.len()
+    }
+
+    /// The next check that is due: the connection and its serial number.
+    pub(crate) fn next_check(&mut self) -> Option<(ConnectionIx, u32)> {
+        self.due_checks.pop_front()
+    }
+
+    /// Returns the next timer that is due, other than checks. While sessions are held, neither they nor delayed messages are.
+    pub(crate) fn poll(&mut self, now_ms: u64, are_sessions_held: bool) -> Option<Timer> {
         if are_sessions_held {
             let mut due = self.table.iter();
             let mut due = due.by_ref().take_while(|(key, _)| key.at_ms <= now_ms);
@@ -199,7 +212,6 @@ mod tests {
 
     fn describe(timer: Timer) -> String {
         match timer {
-            Timer::ConnectionCheck(_, serial) => format!("check {serial}"),
             Timer::SessionExpiry(session) => format!("expiry {}", session.position()),
             Timer::WillDelay(session) => format!("will {}", session.position()),
             Timer::GrantExpiry(_, serial) => format!("grant {serial}"),
@@ -208,11 +220,18 @@ mod tests {
     }
 
     fn poll_all(timers: &mut ShardTimers, now_ms: u64) -> Vec<String> {
-        std::iter::from_fn(|| timers.poll(now_ms, false).map(describe)).collect()
+        let mut all: Vec<_> = std::iter::from_fn(|| timers.poll(now_ms, false))
+            .map(describe)
+            .collect();
+        let due = timers.collect_due_checks(now_ms);
+        let checks = std::iter::from_fn(|| timers.next_check());
+        all.extend(checks.map(|(_, serial)| format!("check {serial}")));
+        assert_eq!(due, all.iter().filter(|it| it.starts_with("check")).count());
+        all
     }
 
     #[test]
-    fn due_checks_come_first_and_other_timers_by_time() {
+    fn timers_come_by_time_and_checks_after_them() {
         let mut timers = ShardTimers::new(0);
         let connection = ConnectionIx::from_position(0);
         timers.schedule(600, Timer::GrantExpiry(connection, 2));
@@ -221,7 +240,7 @@ mod tests {
         assert_eq!(poll_all(&mut timers, 499), [""; 0]);
         assert_eq!(
             poll_all(&mut timers, 1000),
-            ["check 3", "grant 1", "grant 2"]
+            ["grant 1", "grant 2", "check 3"]
         );
         assert_eq!(poll_all(&mut timers, 2000), [""; 0]);
     }

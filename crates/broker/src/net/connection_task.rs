@@ -334,7 +334,7 @@ impl ConnectionTask {
             core.delivery
                 .write(at, |out| out.extend_from_slice(&response));
             drop(core);
-            return self.apply_inbound(result, 0, &mqtt);
+            return self.apply_inbound(result, 0, &mut mqtt);
         }
         // Answers of the layers themselves are written in this turn, too.
         if !layers.wire().is_empty() {
@@ -342,7 +342,7 @@ impl ConnectionTask {
             core.delivery.mark_socket_dirty(at);
         }
         drop(slot);
-        self.apply_inbound(result, waiting, &mqtt)
+        self.apply_inbound(result, waiting, &mut mqtt)
     }
 
     /// Passes what the layers have decoded to the core. `waiting` is the number of bytes they keep.
@@ -350,7 +350,7 @@ impl ConnectionTask {
         &self,
         result: Result<InboundResult, LayerError>,
         waiting: usize,
-        mqtt: &[u8],
+        mqtt: &mut [u8],
     ) -> ConnectionAction {
         let at = self.at;
         self.shard.with_core(at, |core| match result {

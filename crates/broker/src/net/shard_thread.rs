@@ -37,6 +37,12 @@ use crate::sys_topics;
 const SCRATCH_BYTES: usize = 128 * 1024;
 /// Sessions restored before the other shards are informed of them.
 const SESSIONS_RESTORED_PER_STEP: usize = 1000;
+/// Connections that are checked in one step. A tick has hundreds of them if the node pings thousands of connections, and
+/// a ping takes as long as a delivery: messages would wait for all of them.
+const CHECKS_PER_STEP: usize = 16;
+/// Steps of one tick, whose connections are spread over less than the tick.
+const MAX_CHECK_STEPS: usize = 64;
+const CHECK_STEP_INTERVAL: Duration = Duration::from_millis(2);
 const SWEEP_EVERY_TICKS: u64 = 30_000 / TICK_MS;
 const HOUSEKEEPING_EVERY_TICKS: u64 = 10_000 / TICK_MS;
 
@@ -286,6 +292,7 @@ async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
     let mut ticks = 0_u64;
     let mut tells_events = false;
     let mut alarms = StoreAlarms::default();
+    let mut due_checks = 0;
     loop {
         interval.tick().await;
         let busy = tokio::runtime::Handle::current()
@@ -306,7 +313,7 @@ async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
             let relay_backlogs = core.delivery.relay_memory.bytes() as u64;
             core.metrics()
                 .set(Metric::RelayBacklogBytes, relay_backlogs);
-            core.tick();
+            due_checks = core.tick();
             core.poll_hooks(None);
             if ticks % HOUSEKEEPING_EVERY_TICKS == HOUSEKEEPING_EVERY_TICKS - 1 {
                 core.delivery.hooks.housekeeping();
@@ -335,6 +342,20 @@ async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
         ticks += 1;
         shard.update_congestion();
         shard.schedule_flush();
+        let per_step = CHECKS_PER_STEP.max(due_checks.div_ceil(MAX_CHECK_STEPS));
+        while due_checks > 0 {
+            let now = per_step.min(due_checks);
+            due_checks -= now;
+            shard.catch_panic("checking connections", || {
+                let mut core = shard.core_at_now();
+                core.check_connections(now);
+                core.poll_hooks(None);
+            });
+            shard.schedule_flush();
+            if due_checks > 0 {
+                tokio::time::sleep(CHECK_STEP_INTERVAL).await;
+            }
+        }
     }
 }
 

@@ -388,6 +388,34 @@ fn a_client_that_answers_no_ping_is_closed() {
 }
 
 #[test]
+fn connections_are_pinged_in_steps() {
+    let (mut sim, ..) = relay_sim(1, limits());
+    let all: Vec<_> = (0..40).map(|_| join(&mut sim, 0)).collect();
+    let later_ms = sim.now_ms + 15_000 + TICK_MS;
+    let shard = &mut sim.shards[0];
+    shard.set_now(later_ms, 0);
+    shard.delivery.dirty.clear();
+    let mut due = shard.tick();
+    let mut pinged = Vec::new();
+    while due > 0 {
+        let now = due.min(16);
+        due -= now;
+        shard.check_connections(now);
+        // Here the shard reads messages and writes these pings.
+        let dirty = std::mem::take(&mut shard.delivery.dirty);
+        pinged.push(dirty.len());
+        for at in dirty {
+            shard.delivery.connections[at].is_dirty = false;
+        }
+    }
+    assert!(pinged.iter().all(|&count| count <= 16), "{pinged:?}");
+    assert_eq!(pinged.iter().sum::<usize>(), 40);
+    for connection in all {
+        assert_eq!(received(&mut sim, connection), ["ping"]);
+    }
+}
+
+#[test]
 fn pings_do_not_count_while_the_client_is_not_read() {
     let slow = RelayLimits {
         max_message_bytes: 1_000_000,
@@ -400,7 +428,7 @@ fn pings_do_not_count_while_the_client_is_not_read() {
     let started_ms = sim.now_ms;
     // The pongs of the sender are behind the bytes that are not read yet.
     for piece in frame(Opcode::Text, text.as_bytes()).chunks(64 * 1024) {
-        let mut action = sim.shards[0].receive(sender.at, piece);
+        let mut action = sim.shards[0].receive(sender.at, &mut piece.to_vec());
         while let ConnectionAction::Pause(ms) = action {
             sim.pass(ms);
             sim.send(&mut receiver.clone(), &frame(Opcode::Pong, b""));
@@ -530,7 +558,7 @@ fn send_at_once(limits: RelayLimits, text: &str, count: usize) -> (usize, u64) {
     let (sender, receiver) = (join(&mut sim, 0), join(&mut sim, 0));
     let all = frame(Opcode::Text, text.as_bytes()).repeat(count);
     let started_ms = sim.now_ms;
-    let mut action = sim.shards[0].receive(sender.at, &all);
+    let mut action = sim.shards[0].receive(sender.at, &mut all.clone());
     let at_once = received(&mut sim, receiver).len();
     let mut relayed = at_once;
     for _ in 0..10 * count {

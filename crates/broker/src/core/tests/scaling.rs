@@ -67,7 +67,7 @@ impl Runner {
             is_bridge: false,
         };
         connect.encode(&mut bytes);
-        self.shard.receive(at, &bytes);
+        self.shard.receive(at, &mut bytes);
         at
     }
 
@@ -76,7 +76,7 @@ impl Runner {
         let mut subscribe = SubscribeBuf::new(1);
         subscribe.push(filter, SubscriptionOptions::new(QoS::AtMostOnce));
         subscribe.encode(Properties::EMPTY, Version::V311, &mut bytes);
-        self.shard.receive(at, &bytes);
+        self.shard.receive(at, &mut bytes);
     }
 
     /// Ends a turn like a shard's flusher, with outboxes emptied instead of written.
@@ -141,7 +141,7 @@ fn capacity(shards: usize) -> f64 {
                 let at = runner.connect(&format!("subscriber{n}"));
                 runner.subscribe(at, &topic(n));
             }
-            let batches: Vec<(ConnectionIx, Vec<u8>)> = (0..total)
+            let mut batches: Vec<(ConnectionIx, Vec<u8>)> = (0..total)
                 .filter(|n| n % shards == id)
                 .map(|n| {
                     let at = runner.connect(&format!("publisher{n}"));
@@ -173,7 +173,7 @@ fn capacity(shards: usize) -> f64 {
             let cpu = thread_cpu_ns();
             let begun = Instant::now();
             while begun.elapsed() < FOR {
-                for (at, bytes) in &batches {
+                for (at, bytes) in &mut batches {
                     if runner.is_congested() {
                         std::thread::yield_now();
                     } else {

@@ -244,7 +244,8 @@ impl Sim {
         self.now_ms += ms;
         for shard in &mut self.shards {
             shard.set_now(self.now_ms, self.now_ms * 1000);
-            shard.tick();
+            let due = shard.tick();
+            shard.check_connections(due);
         }
         self.collect();
     }
@@ -348,7 +349,7 @@ impl Sim {
     pub(super) fn send(&mut self, conn: &mut SimConnection, packet: &[u8]) -> ConnectionAction {
         let shard = &mut self.shards[conn.shard];
         shard.set_now(self.now_ms, self.now_ms * 1000);
-        let mut flow = shard.receive(conn.at, packet);
+        let mut flow = shard.receive(conn.at, &mut packet.to_vec());
         while let ConnectionAction::HandOver(to) = flow {
             let moving = self.shards[conn.shard].hand_over(conn.at);
             self.shards[usize::from(to)].set_now(self.now_ms, self.now_ms * 1000);
