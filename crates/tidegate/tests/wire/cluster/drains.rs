@@ -1,19 +1,11 @@
 //! A node whose clients are disconnected before it is stopped.
 
-use serde_json::Value;
-
-use super::support::{Cluster, get, status};
-use crate::api::{ApiResponse, send};
+use super::support::{Cluster, change_drain, get, status};
 use crate::support::{Connect, Node, Props, Raw, eventually, kind, unique};
 
 const SERVER_UNAVAILABLE: u8 = 0x88;
 const SERVER_SHUTTING_DOWN: u8 = 0x8b;
 const SESSION_EXPIRY_INTERVAL: u8 = 0x11;
-
-fn change(node: &Node, method: &str, name: &str) -> ApiResponse {
-    let path = format!("/api/v1/cluster/members/{name}/drain");
-    send(node, "", method, &path, &Value::Null)
-}
 
 fn is_draining(node: &Node, name: &str) -> bool {
     let status = status(node);
@@ -34,10 +26,10 @@ fn a_drained_node_disconnects_its_clients_and_keeps_their_sessions_reachable() {
         .properties(Props::new().u32(SESSION_EXPIRY_INTERVAL, 600));
     let mut client = Raw::connect(second, &durable);
     client.subscribe("drain/t", 1);
-    let unknown = change(first, "POST", "node-9");
+    let unknown = change_drain(first, "POST", "node-9");
     assert_eq!(unknown.status, 404, "{}", unknown.body);
 
-    let begun = change(first, "POST", "node-2");
+    let begun = change_drain(first, "POST", "node-2");
     assert_eq!(begun.status, 204, "{}", begun.body);
     client.expect_disconnect(SERVER_SHUTTING_DOWN);
     assert_eq!(get(second, "/readyz").status, 503);
@@ -60,7 +52,7 @@ fn a_drained_node_disconnects_its_clients_and_keeps_their_sessions_reachable() {
     let message = client.recv_message("drain/t", "x");
     client.acknowledge(&message);
 
-    assert_eq!(change(first, "DELETE", "node-2").status, 204);
+    assert_eq!(change_drain(first, "DELETE", "node-2").status, 204);
     assert_eq!(get(second, "/readyz").status, 200);
     assert!(status(second)["drain"].is_null());
     Raw::client(second, 5).ping();

@@ -1,11 +1,11 @@
-//! Nodes are killed and frozen, and the NATS server is killed, again and again while clients exchange messages: nothing that
-//! was acknowledged is lost.
+//! Nodes are killed, frozen and restarted, and the NATS server is killed, again and again while clients exchange messages:
+//! nothing that was acknowledged is lost.
 //!
 //! `TIDEGATE_TEST_KILLS=200` sets the number of disturbances; the test takes about 12 s for each.
 
 use std::time::Duration;
 
-use super::support::Cluster;
+use super::support::{Cluster, change_drain};
 use super::trial::{self, Trial};
 use crate::support::Random;
 
@@ -20,45 +20,79 @@ enum Disturbance {
     Freeze,
     /// The NATS server is killed, and starts again.
     NatsKill,
+    /// A node and the NATS server are killed at once, and start again.
+    KillWithNats,
+    /// Two nodes are killed at once, and start again before the third one has noticed.
+    KillOfTwo,
+    /// A node is drained, stopped and started again, as for an upgrade.
+    Restart,
 }
 
 impl Disturbance {
     fn choose(random: &mut Random) -> Self {
-        match random.below(6) {
+        match random.below(9) {
             0 | 1 => Self::ShortKill,
             2 | 3 => Self::LongKill,
             4 => Self::Freeze,
-            _ => Self::NatsKill,
+            5 => Self::NatsKill,
+            6 => Self::KillWithNats,
+            7 => Self::KillOfTwo,
+            _ => Self::Restart,
         }
     }
 
     fn apply(self, cluster: &mut Cluster, trial: &Trial, index: usize) {
-        let node = &mut cluster.nodes[index];
-        match self {
-            Self::ShortKill | Self::LongKill => {
-                node.signal(libc::SIGKILL);
-                assert!(node.wait(Duration::from_secs(10)).is_some());
-                let pause_ms = if matches!(self, Self::ShortKill) {
-                    1000
-                } else {
-                    7000
-                };
-                std::thread::sleep(Duration::from_millis(pause_ms));
-                node.start_again();
-                trial.set_address(index, node);
-            }
+        let killed: &[usize] = match self {
+            Self::ShortKill | Self::LongKill | Self::KillWithNats => &[index],
+            Self::KillOfTwo => &[index, (index + 1) % cluster.nodes.len()],
             Self::Freeze => {
+                let node = &cluster.nodes[index];
                 node.signal(libc::SIGSTOP);
                 std::thread::sleep(Duration::from_secs(7));
                 node.signal(libc::SIGCONT);
+                &[]
             }
-            Self::NatsKill => {
-                cluster.nats().kill();
-                std::thread::sleep(Duration::from_secs(1));
-                cluster.nats().start();
-            }
+            Self::NatsKill => &[],
+            Self::Restart => return restart(cluster, trial, index),
+        };
+        let kills_nats = matches!(self, Self::NatsKill | Self::KillWithNats);
+        for &index in killed {
+            cluster.nodes[index].signal(libc::SIGKILL);
+        }
+        if kills_nats {
+            cluster.nats().kill();
+        }
+        for &index in killed {
+            let status = cluster.nodes[index].wait(Duration::from_secs(10));
+            assert!(status.is_some());
+        }
+        let pause_s = if matches!(self, Self::LongKill) { 7 } else { 1 };
+        std::thread::sleep(Duration::from_secs(pause_s));
+        if kills_nats {
+            cluster.nats().start();
+        }
+        for &index in killed {
+            start_again(cluster, trial, index);
         }
     }
+}
+
+fn start_again(cluster: &mut Cluster, trial: &Trial, index: usize) {
+    let node = &mut cluster.nodes[index];
+    node.start_again();
+    trial.set_address(index, node);
+}
+
+/// What an operator does for an upgrade, see `docs/guides/cluster.md`.
+fn restart(cluster: &mut Cluster, trial: &Trial, index: usize) {
+    let name = format!("node-{}", index + 1);
+    let drained = change_drain(&cluster.nodes[index], "POST", &name);
+    assert_eq!(drained.status, 204, "{}", drained.body);
+    std::thread::sleep(Duration::from_secs(2));
+    let node = &mut cluster.nodes[index];
+    node.signal(libc::SIGTERM);
+    assert!(node.wait(Duration::from_secs(30)).is_some());
+    start_again(cluster, trial, index);
 }
 
 #[test]

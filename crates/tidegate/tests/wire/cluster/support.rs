@@ -192,6 +192,12 @@ pub(super) fn member_count(status: &Value) -> usize {
     status["members"].as_array().expect("members").len()
 }
 
+/// Begins (`POST`) or cancels (`DELETE`) the drain of a member.
+pub(super) fn change_drain(node: &Node, method: &str, name: &str) -> ApiResponse {
+    let path = format!("/api/v1/cluster/members/{name}/drain");
+    send(node, "", method, &path, &Value::Null)
+}
+
 pub(super) fn evict(node: &Node, name: &str) -> ApiResponse {
     let path = format!("/api/v1/cluster/members/{name}");
     send(node, "", "DELETE", &path, &Value::Null)
