@@ -1,5 +1,6 @@
 //! Announces the filters and group members of this shard to the others, and handles what other shards send.
 
+use super::filter_key::FilterKey;
 use super::shard::Shard;
 use super::shard_messages::ShardMessage;
 use super::shared_subscription::RemoteMembers;
@@ -69,13 +70,12 @@ impl Shard {
                     sequence,
                 } => {
                     to_confirm = sequence;
-                    if wanted {
-                        let filter = self.tree.find_or_insert(&filter);
-                        self.tree.set_remote(filter, from, true);
-                    } else if let Some(filter) = self.tree.find(&filter) {
-                        self.tree.set_remote(filter, from, false);
-                        self.tree.remove_if_unused(filter);
-                    }
+                    self.set_filter_interest(from, &filter, wanted);
+                }
+                ShardMessage::RouterFiltersRemoved { removed, sequence } => {
+                    to_confirm = sequence;
+                    self.tree
+                        .change_remote_filters(|filters| filters.remove_all(&removed));
                 }
                 ShardMessage::GroupMembers {
                     filter,
@@ -147,6 +147,29 @@ impl Shard {
                 },
             );
         }
+    }
+
+    fn set_filter_interest(&mut self, from: u16, text: &str, wanted: bool) {
+        if self.node_router == Some(from) && self.set_router_filter(from, text, wanted) {
+            return;
+        }
+        if wanted {
+            let filter = self.tree.find_or_insert(text);
+            self.tree.set_remote(filter, from, true);
+        } else if let Some(filter) = self.tree.find(text) {
+            self.tree.set_remote(filter, from, false);
+            self.tree.remove_if_unused(filter);
+        }
+    }
+
+    /// Returns false if the filter belongs into the tree.
+    fn set_router_filter(&mut self, router: u16, text: &str, wanted: bool) -> bool {
+        if self.tree.remote_shards_in_tree(text) & 1 << router != 0 {
+            return false;
+        }
+        let key = FilterKey::of(text);
+        self.tree
+            .change_remote_filter(text, |filters| filters.set(router, &key, wanted))
     }
 
     /// Another shard has confirmed announcements up to `sequence`.

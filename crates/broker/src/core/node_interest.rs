@@ -1,10 +1,15 @@
 //! What the other nodes of a cluster want, as the node router announces it to the shards of this one.
 //!
-//! It orchestrates: the filters and groups of all nodes are in the `remote` tree of the router, by the slots of nodes.
+//! It orchestrates: the filters and groups of all nodes are in the `remote` tree of the router, by the slots of nodes. Most
+//! filters are in its [`NodeFilters`](super::remote_interest::NodeFilters), without their texts.
 
+use std::sync::Arc;
+
+use super::filter_key::FilterKey;
 use super::interest_snapshot::InterestSnapshot;
 use super::node_messages::Announcement;
 use super::node_router::NodeRouter;
+use super::remote_interest::{NodeFilterChange, RemovedFilters};
 use super::shard_messages::ShardMessage;
 use super::shared_subscription::RemoteMembers;
 
@@ -24,6 +29,32 @@ impl NodeRouter {
     }
 
     fn set_remote_filter(&mut self, slot: u8, text: &str, wanted: bool) {
+        if self.remote.remote_shards_in_tree(text) == 0 {
+            let key = FilterKey::of(text);
+            let change = self
+                .remote
+                .change_remote_filter(text, |nodes| nodes.set(slot, &key, wanted));
+            match change {
+                Some(NodeFilterChange::SameForShards) => return,
+                Some(NodeFilterChange::Began) => return self.broadcast_filter(text, true),
+                Some(NodeFilterChange::Ended) => return self.broadcast_filter(text, false),
+                // There are too many shapes of filters.
+                None => {}
+            }
+        }
+        self.set_remote_filter_in_tree(slot, text, wanted);
+    }
+
+    fn broadcast_filter(&mut self, text: &str, wanted: bool) {
+        self.queues
+            .broadcast(|sequence| ShardMessage::FilterInterest {
+                filter: text.into(),
+                wanted,
+                sequence,
+            });
+    }
+
+    fn set_remote_filter_in_tree(&mut self, slot: u8, text: &str, wanted: bool) {
         let id = match wanted {
             true => self.remote.find_or_insert(text),
             false => match self.remote.find(text) {
@@ -34,15 +65,10 @@ impl NodeRouter {
         let was_wanted = self.remote.filter(id).remote_shards != 0;
         self.remote.set_remote(id, slot.into(), wanted);
         let is_wanted = self.remote.filter(id).remote_shards != 0;
-        if was_wanted != is_wanted {
-            self.queues
-                .broadcast(|sequence| ShardMessage::FilterInterest {
-                    filter: text.into(),
-                    wanted: is_wanted,
-                    sequence,
-                });
-        }
         self.remote.remove_if_unused(id);
+        if was_wanted != is_wanted {
+            self.broadcast_filter(text, is_wanted);
+        }
     }
 
     fn set_remote_members(&mut self, slot: u8, text: &str, name: &str, online: u32, total: u32) {
@@ -99,14 +125,27 @@ impl NodeRouter {
                 self.set_remote_members(slot, &filter, &group, 0, 0);
             }
         }
+        let removed: Arc<[RemovedFilters]> = self
+            .remote
+            .change_remote_filters(|nodes| {
+                nodes.remove_node(slot, |filter| snapshot.has_filter(filter))
+            })
+            .into();
+        if !removed.is_empty() {
+            self.queues
+                .broadcast(|sequence| ShardMessage::RouterFiltersRemoved {
+                    removed: removed.clone(),
+                    sequence,
+                });
+        }
         let filters = self.remote.filters.iter();
         let unwanted: Vec<Box<str>> = filters
             .filter(|(_, filter)| filter.remote_shards & 1 << slot != 0)
-            .filter(|(_, filter)| !snapshot.has_filter(&filter.text))
+            .filter(|(_, filter)| !snapshot.has_filter(FilterKey::of(&filter.text).fingerprint))
             .map(|(_, filter)| (&*filter.text).into())
             .collect();
         for text in unwanted {
-            self.set_remote_filter(slot, &text, false);
+            self.set_remote_filter_in_tree(slot, &text, false);
         }
     }
 }

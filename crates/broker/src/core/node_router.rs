@@ -23,6 +23,7 @@ use super::node_messages::{self, NodeMessage, NodeMessageError};
 use super::peer_loss::PeerLoss;
 use super::peer_node::{PeerNode, RemoteNode};
 use super::peer_node_ix::PeerNodeIx;
+use super::remote_interest::NodeFilters;
 use super::retained_store::RetainedStore;
 use super::session_directory::SessionDirectory;
 use super::shard_messages::{ShardMessage, ShardMessageQueues};
@@ -120,7 +121,7 @@ pub(crate) struct NodeRouter {
     /// What the shards of this node want.
     local: SubscriptionTree,
     /// What the other nodes want, by their slots.
-    pub(super) remote: SubscriptionTree,
+    pub(super) remote: SubscriptionTree<NodeFilters>,
     /// Messages to shards; this router has the number behind the last shard.
     pub(crate) queues: ShardMessageQueues,
     /// Messages to nodes, with their index.
@@ -579,7 +580,9 @@ impl NodeRouter {
                     self.tunnel_entries.remove(&tunnel);
                 }
                 // Only a router sends these.
-                ShardMessage::SessionClaimed { .. } | ShardMessage::EndSession { .. } => {}
+                ShardMessage::SessionClaimed { .. }
+                | ShardMessage::EndSession { .. }
+                | ShardMessage::RouterFiltersRemoved { .. } => {}
             }
         }
     }

@@ -24,6 +24,7 @@ use super::partial_packet_budget::PartialPacketBudget;
 use super::pending_claims::PendingClaims;
 use super::pending_responses::PendingResponses;
 use super::pending_suback::PendingSubAcks;
+use super::remote_interest::RouterFilters;
 use super::session::PublicationNumber;
 use super::session_filter::AdoptedNumbers;
 use super::shard_messages::ShardMessageQueues;
@@ -78,7 +79,7 @@ pub(crate) struct Shard {
     pub(crate) node: Arc<NodeState>,
     /// The current limits.
     pub(crate) limits: Arc<BrokerLimits>,
-    pub(crate) tree: SubscriptionTree,
+    pub(crate) tree: SubscriptionTree<RouterFilters>,
     pub(crate) delivery: Delivery,
     pub(crate) shard_queues: ShardMessageQueues,
     /// Pages of the durable shard links that were pending when the node died; read at start.

@@ -4,8 +4,10 @@
 use bytes::Bytes;
 use hooks::MessageView;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
+use super::remote_interest::RemovedFilters;
 use super::tunnel::TunnelRequest;
 
 /// One message from a shard to another.
@@ -16,6 +18,11 @@ pub(crate) enum ShardMessage {
     FilterInterest {
         filter: Box<str>,
         wanted: bool,
+        sequence: u64,
+    },
+    /// The sender, the node router, no longer wants these filters.
+    RouterFiltersRemoved {
+        removed: Arc<[RemovedFilters]>,
         sequence: u64,
     },
     /// The number of the sender's members in a group.
@@ -111,6 +118,10 @@ impl ShardMessage {
         match self {
             ShardMessage::Messages(batch) => batch.size(),
             ShardMessage::FilterInterest { filter, .. } => 64 + filter.len(),
+            ShardMessage::RouterFiltersRemoved { removed, .. } => {
+                let bytes = removed.iter().map(RemovedFilters::size_bytes);
+                64 + bytes.sum::<usize>()
+            }
             ShardMessage::GroupMembers { filter, group, .. } => 64 + filter.len() + group.len(),
             ShardMessage::SequenceApplied { .. }
             | ShardMessage::TurnMarker { .. }

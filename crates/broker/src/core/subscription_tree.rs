@@ -2,14 +2,16 @@
 //!
 //! Every filter subscribed to anywhere on the node has one [`FilterEntry`]. Filters without wildcards are found by one
 //! hash look-up of the whole topic; filters with wildcards are in a trie by level. Results are kept in a bounded cache
-//! by topic, since most publishers repeat their topics.
+//! by topic, since most publishers repeat their topics. Filters of other nodes are not in the tree, but in a
+//! [`RemoteInterest`], which is asked when a result is computed.
 //!
 //! Invariants:
 //! - a filter exists exactly as long as it has a subscriber here, a group member anywhere, or a bit of another shard;
 //! - a trie node exists exactly as long as a wildcard filter ends at or below it;
 //! - a cache entry is valid if its `generation` is the tree's, or if no wildcard filter that changed since then matches
 //!   its topic. Each change of a wildcard filter or of its subscribers advances the generation and is listed in
-//!   `recent_changes`. A change of a filter without wildcards only removes the entry of its own topic.
+//!   `recent_changes`. A change of a filter without wildcards only removes the entry of its own topic. The same applies to
+//!   filters of the remote interest.
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
@@ -17,6 +19,7 @@ use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::rc::Rc;
 
+use super::remote_interest::{NoRemoteInterest, RemoteInterest};
 use super::shared_subscription::SubscriptionGroup;
 use super::subscriber_list::{Subscriber, SubscriberList};
 use super::tables::{FilterId, GroupId, SessionIx, Table, table_ix};
@@ -137,13 +140,17 @@ struct CachedMatch {
 ///   without subscribers. The caller adds one, or removes the entry again with
 ///   [`remove_if_unused`](Self::remove_if_unused) or [`remove_group_if_unused`](Self::remove_group_if_unused); it also
 ///   calls these after removing a subscriber.
+/// - [`change_remote_filter`](Self::change_remote_filter) and
+///   [`change_remote_filters`](Self::change_remote_filters) change the remote interest.
 /// - [`match_topic`](Self::match_topic) returns the receivers of a message, from the cache if possible.
-pub(crate) struct SubscriptionTree {
+pub(crate) struct SubscriptionTree<R = NoRemoteInterest> {
     pub(crate) filters: Table<FilterId, FilterEntry>,
     pub(crate) groups: Table<GroupId, SubscriptionGroup>,
     by_text: HashTable<FilterId>,
     nodes: Table<NodeIx, FilterNode>,
     wildcard_filters: usize,
+    /// Its bits are those of `remote_shards`.
+    remote_interest: R,
     hasher: RandomState,
     cache: HashTable<CachedMatch>,
     cached_targets: usize,
@@ -165,7 +172,7 @@ pub(crate) struct SubscriptionTree {
     pub(crate) computed: u64,
 }
 
-impl Default for SubscriptionTree {
+impl<R: Default> Default for SubscriptionTree<R> {
     fn default() -> Self {
         let mut nodes = Table::default();
         nodes.insert(FilterNode::default());
@@ -175,6 +182,7 @@ impl Default for SubscriptionTree {
             by_text: HashTable::new(),
             nodes,
             wildcard_filters: 0,
+            remote_interest: R::default(),
             hasher: RandomState::default(),
             cache: HashTable::new(),
             cached_targets: 0,
@@ -195,7 +203,7 @@ impl Default for SubscriptionTree {
     }
 }
 
-impl SubscriptionTree {
+impl<R: RemoteInterest> SubscriptionTree<R> {
     pub(crate) fn find(&self, text: &str) -> Option<FilterId> {
         let filters = &self.filters;
         self.by_text
@@ -287,6 +295,38 @@ impl SubscriptionTree {
             filter.remote_shards &= !(1 << shard);
         }
         self.invalidate_matches(id);
+    }
+
+    /// Changes who wants a filter elsewhere.
+    pub(crate) fn change_remote_filter<T>(
+        &mut self,
+        text: &str,
+        change: impl FnOnce(&mut R) -> T,
+    ) -> T {
+        match mqtt::has_wildcards(text) {
+            true => self.advance_generation(text.into()),
+            false => self.evict_topic(text),
+        }
+        change(&mut self.remote_interest)
+    }
+
+    /// Changes who wants any filters elsewhere.
+    pub(crate) fn change_remote_filters<T>(&mut self, change: impl FnOnce(&mut R) -> T) -> T {
+        // No earlier result is compared with these changes, so that all are computed again.
+        self.recent_changes.clear();
+        self.generation += 1;
+        change(&mut self.remote_interest)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn remote_interest(&self) -> &R {
+        &self.remote_interest
+    }
+
+    /// What the tree itself, without the remote interest, has in `remote_shards` of a filter.
+    pub(crate) fn remote_shards_in_tree(&self, text: &str) -> u64 {
+        let found = self.find(text);
+        found.map_or(0, |id| self.filters[id].remote_shards)
     }
 
     /// The group `name` of a filter, if it has one.
@@ -482,8 +522,8 @@ impl SubscriptionTree {
         self.matching.iter().filter(matches).copied().collect()
     }
 
-    fn build_match(&self) -> MatchSet {
-        let mut remote = 0;
+    fn build_match(&self, topic: &str) -> MatchSet {
+        let mut remote = self.remote_interest.match_topic(topic);
         let mut groups = Vec::new();
         let mut with_locals = Vec::new();
         for &id in &self.matching {
@@ -590,7 +630,7 @@ impl SubscriptionTree {
             self.computed += 1;
         }
         self.collect(topic);
-        let set = self.build_match();
+        let set = self.build_match(topic);
         let slot = &mut self.recent_misses[hash as usize % 4096];
         let mark = (hash >> 32) as u32 | 1;
         let seen_before = std::mem::replace(slot, mark) == mark;

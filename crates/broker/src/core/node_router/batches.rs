@@ -9,6 +9,7 @@ use crate::core::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
 use crate::core::node_batches::ReceivedBatches;
 use crate::core::node_messages;
 use crate::core::peer_node_ix::PeerNodeIx;
+use crate::core::remote_interest::RemoteInterest;
 use crate::core::retained_versions::bucket_of;
 use crate::core::shared_subscription::RemoteMembers;
 use crate::core::subscription_tree::SubscriptionTree;
@@ -293,7 +294,10 @@ impl NodeRouter {
 
 /// The place (a shard or a node) of the n-th member of a group, and which of its members it is. Only online members
 /// count as long as there is one.
-fn choose_place(tree: &SubscriptionTree, member: &GroupMemberTarget<'_>) -> Option<(u16, u32)> {
+fn choose_place<R: RemoteInterest>(
+    tree: &SubscriptionTree<R>,
+    member: &GroupMemberTarget<'_>,
+) -> Option<(u16, u32)> {
     let filter = tree.find(member.filter)?;
     let group = tree.group(tree.find_group(filter, member.group)?);
     let only_online = group.remote().iter().any(|place| place.online > 0);

@@ -19,6 +19,8 @@ mod partial_packets;
 mod qos;
 mod relay;
 mod relay_backlog;
+mod remote_filter_figures;
+mod remote_interest;
 mod scaling;
 mod shards;
 mod sim;
