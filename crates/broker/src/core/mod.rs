@@ -29,6 +29,7 @@ pub(crate) mod inspection;
 mod interest_snapshot;
 pub(crate) mod journal;
 pub(crate) mod lifecycle;
+mod match_set;
 pub(crate) mod message;
 mod message_drops;
 pub(crate) mod message_info;

@@ -5,12 +5,12 @@
 use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
 use super::delivery::{Delivery, with_publisher};
 use super::dispatch::Dispatch;
+use super::match_set::{FilterEntry, LocalTargets, MatchSet};
 use super::session::SessionMessage;
 use super::session_filter::SessionFilter;
 use super::shard::Shard;
 use super::shard_messages::ShardMessageQueues;
 use super::shared_subscription::{MemberChoice, MemberSelection};
-use super::subscription_tree::{FilterEntry, LocalTargets, MatchSet};
 use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx, Table};
 use crate::metrics::Metric;
 use hooks::{DropReason, Interest, MessageOrigin, MessageView};

@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::rc::Rc;
 
+use super::match_set::{DeliveryTarget, FilterEntry, LocalTargets, MatchSet};
 use super::remote_interest::{NoRemoteInterest, RemoteInterest};
 use super::shared_subscription::SubscriptionGroup;
 use super::subscriber_list::{Subscriber, SubscriberList};
@@ -43,69 +44,6 @@ const CACHE_TARGETS: usize = 1 << 20;
 
 /// Changes of wildcard filters that cache entries are compared with before they are computed again.
 const RECENT_CHANGES: usize = 64;
-
-pub(crate) struct FilterEntry {
-    pub(crate) text: Rc<str>,
-    pub(crate) subscribers: SubscriberList,
-    pub(crate) groups: Vec<GroupId>,
-    /// Other shards with a non-shared subscriber, one bit each.
-    pub(crate) remote_shards: u64,
-    /// Sequence number of the last announcement of this shard's own bit to the others.
-    pub(crate) announced_sequence: u64,
-}
-
-/// One session that receives a message, after overlapping subscriptions have been merged.
-#[derive(Clone)]
-pub(crate) struct DeliveryTarget {
-    pub(crate) subscriber: Subscriber,
-    /// Identifiers beyond the one in `subscriber`.
-    pub(crate) more_identifiers: Option<Rc<[u32]>>,
-}
-
-/// The sessions of this shard that receive a message.
-pub(crate) enum LocalTargets {
-    None,
-    /// Exactly one filter with local subscribers matches: its list is used directly.
-    SingleFilter(FilterId),
-    /// Several filters match: merged, so that a session receives the message once.
-    Merged(Box<[DeliveryTarget]>),
-}
-
-pub(crate) struct MatchSet {
-    pub(crate) local_targets: LocalTargets,
-    pub(crate) groups: Box<[GroupId]>,
-    pub(crate) remote_shards: u64,
-}
-
-impl MatchSet {
-    pub(crate) fn is_empty(&self) -> bool {
-        matches!(self.local_targets, LocalTargets::None)
-            && self.groups.is_empty()
-            && self.remote_shards == 0
-    }
-
-    /// Whether more than one session of this shard receives the message.
-    #[inline]
-    pub(crate) fn has_many_targets(&self, filters: &Table<FilterId, FilterEntry>) -> bool {
-        match &self.local_targets {
-            LocalTargets::None => false,
-            LocalTargets::SingleFilter(filter) => filters[*filter].subscribers.len() > 1,
-            LocalTargets::Merged(targets) => targets.len() > 1,
-        }
-    }
-
-    fn target_count(&self) -> usize {
-        let identifiers =
-            |target: &DeliveryTarget| target.more_identifiers.as_ref().map_or(0, |ids| ids.len());
-        let merged = match &self.local_targets {
-            LocalTargets::Merged(targets) => {
-                targets.iter().map(|target| 1 + identifiers(target)).sum()
-            }
-            _ => 0,
-        };
-        1 + self.groups.len() + merged
-    }
-}
 
 #[derive(Default)]
 struct FilterNode {

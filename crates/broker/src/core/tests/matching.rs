@@ -4,8 +4,9 @@ use mqtt::{QoS, SubscriptionOptions};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::core::match_set::LocalTargets;
 use crate::core::subscriber_list::Subscriber;
-use crate::core::subscription_tree::{LocalTargets, SubscriptionTree};
+use crate::core::subscription_tree::SubscriptionTree;
 use crate::core::tables::{SessionIx, TableIx};
 
 /// Shards besides the tree's own.
