@@ -160,7 +160,8 @@ impl CrossShardBatch {
         texts.iter().all(|text| {
             let earlier;
             (earlier, rest) = rest.split_at(text.len());
-            earlier == *text
+            // The comparison of nothing takes 100 ns on some processors, if its address is not mapped.
+            text.is_empty() || earlier == *text
         })
     }
 
