@@ -3855,6 +3855,7 @@ export interface components {
         };
         CardData: {
             at_ms: number;
+            missing_nodes?: string[];
             sources: components["schemas"]["SourceData"][];
         };
         CardKind: ("statistic" | "gauge" | "chart" | "status" | "table" | "map" | "text") | "control" | "live_messages";
@@ -10240,6 +10241,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["EndpointStatus"][];
+                        missing_nodes?: string[];
                         next: string | null;
                     };
                 };
@@ -10397,6 +10399,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["ConnectionSummary"][];
+                        missing_nodes?: string[];
                         next: string | null;
                     };
                 };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use namespaces::NamespaceSelection;
 use serde::Serialize;
@@ -23,6 +23,9 @@ use crate::connection_tracker::{
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{NAMESPACE, PageCursor, QueryParameters};
 use crate::state::ApiState;
+
+/// Field of responses with the names of nodes that did not answer.
+const MISSING_NODES: HeaderName = HeaderName::from_static("tidegate-missing-nodes");
 
 pub(crate) struct ApiCall {
     pub(crate) app: Arc<ApiState>,
@@ -327,6 +330,17 @@ fn type_problem(error: definition::FieldError) -> ProblemDetails {
 /// A 200 response with a JSON body.
 pub(crate) fn json_response(body: impl Serialize) -> ApiResult {
     Ok(Json(body).into_response())
+}
+
+/// Names the nodes of the cluster that did not answer, for responses whose body has no place for them.
+pub(crate) fn with_missing_nodes(response: ApiResult, missing_nodes: &[String]) -> ApiResult {
+    let mut response = response?;
+    if !missing_nodes.is_empty()
+        && let Ok(names) = HeaderValue::try_from(missing_nodes.join(", "))
+    {
+        response.headers_mut().insert(MISSING_NODES, names);
+    }
+    Ok(response)
 }
 
 /// A 204 response.

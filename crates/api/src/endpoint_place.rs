@@ -31,8 +31,18 @@ pub(crate) enum MergedAnswer {
     TelemetryRows,
     /// Intervals of telemetry. Parameters are in the query, or in the body.
     Intervals,
+    /// The statistics of a relay endpoint are added.
+    RelayStatus,
+    /// Pages of them.
+    RelayStatuses,
+    /// Pages of connections of a relay endpoint.
+    RelayConnections,
+    /// Last messages of a relay endpoint; the body is a list.
+    RelayMessages,
     /// The answer of this node, if all nodes have executed the request.
     Executed,
+    /// The answer of the node that has the object; the others do not find it.
+    ExecutedByOwner,
 }
 
 /// Pages of numbered rows.

@@ -6,6 +6,7 @@
 
 mod access;
 mod alarm_service;
+mod alarm_watch;
 mod audit;
 mod blocking;
 mod call;
@@ -13,11 +14,15 @@ mod changed_settings;
 mod client_address;
 mod cluster_backend;
 mod cluster_clients;
+mod cluster_lists;
+mod cluster_live;
+mod cluster_telemetry;
 mod command_service;
 mod config;
 mod connection_tracker;
 mod console_page;
 mod device_http_backend;
+mod device_presences;
 mod device_service;
 mod endpoint;
 mod endpoint_place;
@@ -27,13 +32,20 @@ mod history_recorder;
 mod job_files;
 mod jobs;
 mod landing_page;
+mod live_sessions;
+mod live_watches;
 mod local_caller;
 mod merged_answers;
+mod merged_calls;
+mod merged_endpoints;
 mod merged_intervals;
 mod merged_pages;
 mod node_backend;
 mod node_calls;
+mod node_lists;
+mod node_live;
 mod node_requests;
+mod node_telemetry;
 mod object_store;
 mod objects;
 mod openapi;
@@ -97,5 +109,5 @@ pub use state::ApiParts;
 pub use telemetry_backend::{
     CalendarUnit, DeviceRejectionList, ImportedRow, IntervalLength, IntervalQuery, IntervalRow,
     LiveTelemetryItem, LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend,
-    TelemetryBackendError, TelemetrySample, TelemetryTable,
+    TelemetryBackendError, TelemetryReader, TelemetrySample, TelemetryTable,
 };

@@ -12,6 +12,7 @@ use series::Aggregate;
 
 use crate::merged_answers::NodeAnswer;
 use crate::query_parameters::QueryParameters;
+use crate::telemetry_backend::{IntervalLength, IntervalQuery};
 
 pub(crate) struct MergedIntervals {
     functions: Vec<Aggregate>,
@@ -31,6 +32,15 @@ impl MergedIntervals {
             is_open: ["from_ms", "interval", "interval_ms"]
                 .into_iter()
                 .all(is_absent),
+            is_in_body: false,
+        }
+    }
+
+    /// Of a query of this node.
+    pub(crate) fn of_query(query: &IntervalQuery) -> Self {
+        Self {
+            functions: query.functions.clone(),
+            is_open: query.from_ms.is_none() && query.length == IntervalLength::All,
             is_in_body: false,
         }
     }
@@ -63,15 +73,22 @@ impl MergedIntervals {
         Some((merged, query.to_string().into()))
     }
 
-    /// The functions to ask each node for, separated by commas.
-    pub(crate) fn functions(&self) -> String {
-        let mut names: Vec<&str> = self.functions.iter().map(|one| one.name()).collect();
+    /// The functions to ask each node for.
+    pub(crate) fn needed_functions(&self) -> Vec<Aggregate> {
+        let mut functions = self.functions.clone();
         // The average of several parts needs them.
         for needed in [Aggregate::Count, Aggregate::Sum] {
             if self.functions.contains(&Aggregate::Avg) && !self.functions.contains(&needed) {
-                names.push(needed.name());
+                functions.push(needed);
             }
         }
+        functions
+    }
+
+    /// The same as names, separated by commas.
+    pub(crate) fn functions(&self) -> String {
+        let functions = self.needed_functions();
+        let names: Vec<&str> = functions.iter().map(|one| one.name()).collect();
         names.join(",")
     }
 

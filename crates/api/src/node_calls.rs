@@ -15,7 +15,6 @@ use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::response::Response;
-use devices::{DevicePresence, DeviceState};
 use futures_util::future::join_all;
 use outbound::url_encoding::url_encode;
 use serde::de::DeserializeOwned;
@@ -29,11 +28,14 @@ use crate::access::{
 };
 use crate::blocking::run_blocking;
 use crate::cluster_backend::{ClusterBackend, NodeCallFuture, NodeCallHandler};
+use crate::device_presences::{ClusterPresences, NodePresence, presence_here};
 use crate::endpoint::Endpoint;
 use crate::endpoint_place::{EndpointPlace, MergedAnswer};
-use crate::merged_answers::{self, NodeAnswer};
-use crate::merged_intervals::MergedIntervals;
-use crate::merged_pages::MergedPages;
+use crate::merged_answers::NodeAnswer;
+use crate::merged_calls::MergedCall;
+use crate::node_lists::{self, ListQuestion, ListRows};
+use crate::node_live::LiveQuestion;
+use crate::node_telemetry::{self, TelemetryQuestion};
 use crate::peer_ip::PeerIp;
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{AFTER, NODE, QueryParameters};
@@ -87,6 +89,12 @@ enum NodeQuestion {
     DevicePresence {
         ids: Vec<String>,
     },
+    /// Is answered with JSON.
+    Telemetry(TelemetryQuestion),
+    /// Is answered with [`ListRows`] as JSON.
+    List(ListQuestion),
+    /// Is answered with JSON.
+    Live(LiveQuestion),
 }
 
 /// The head of a response.
@@ -96,20 +104,15 @@ struct CallAnswer {
     fields: Vec<(String, String)>,
 }
 
-/// When a device was at a node.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct NodePresence {
-    pub(crate) is_online: bool,
-    pub(crate) activated_ms: Option<u64>,
-    pub(crate) last_seen_ms: Option<u64>,
-}
-
 /// Answers calls of other nodes with the API of this node.
 pub(crate) struct ApiCallHandler {
     app: Weak<ApiState>,
     /// That of the API. Messages between nodes do not wait for its work.
     runtime: Handle,
 }
+
+/// The response of each node, or why there is none.
+type NodeCallAnswers = Vec<(String, Result<(CallAnswer, Bytes), String>)>;
 
 /// What has become of a request.
 pub(crate) enum CallOutcome {
@@ -213,8 +216,69 @@ async fn answer_here(app: Arc<ApiState>, request: Bytes) -> Result<Vec<u8>, Stri
             let (answer, body) = execute_here(&app, &call, body).await?;
             encode(&answer, &body)
         }
-        NodeQuestion::DevicePresence { ids } => encode(&presence_here(&app, ids).await?, b""),
+        NodeQuestion::DevicePresence { ids } => {
+            encode(&presence_here(app.devices.clone(), ids).await?, b"")
+        }
+        NodeQuestion::Telemetry(question) => {
+            let telemetry = app.telemetry_backend.clone();
+            let answer = move || node_telemetry::answer(&*telemetry, question);
+            let answer = run_blocking(answer, "The telemetry cannot be read now.").await;
+            answer.map_err(|problem| problem.detail)?
+        }
+        NodeQuestion::List(question) => {
+            let (alarms, commands) = (app.alarms.clone(), app.commands.clone());
+            let rows = node_lists::list_here(alarms, commands, question).await?;
+            serde_json::to_vec(&rows).map_err(|error| error.to_string())
+        }
+        NodeQuestion::Live(question) => {
+            let (telemetry, alarms) = (app.telemetry_backend.clone(), app.alarms.clone());
+            app.live_sessions.answer(telemetry, alarms, question).await
+        }
     }
+}
+
+/// Asks another node about its live telemetry and changes of alarms.
+pub(crate) async fn ask_for_live_items<T: DeserializeOwned>(
+    app: &ApiState,
+    node: &str,
+    question: LiveQuestion,
+) -> Result<T, String> {
+    ask(app, node, NodeQuestion::Live(question)).await
+}
+
+/// Asks another node for rows of a list.
+pub(crate) async fn ask_for_list(
+    app: &ApiState,
+    node: &str,
+    question: ListQuestion,
+) -> Result<ListRows, String> {
+    ask(app, node, NodeQuestion::List(question)).await
+}
+
+async fn ask<T: DeserializeOwned>(
+    app: &ApiState,
+    node: &str,
+    question: NodeQuestion,
+) -> Result<T, String> {
+    let cluster = app.program.cluster_backend();
+    let cluster = cluster.ok_or("this node is in no cluster")?;
+    let request = encode(&question, b"")?;
+    read_json(&cluster.call(node, request).await?)
+}
+
+/// Asks another node about its telemetry.
+pub(crate) async fn ask_about_telemetry<T: DeserializeOwned>(
+    app: &ApiState,
+    node: &str,
+    question: TelemetryQuestion,
+) -> Result<T, String> {
+    ask(app, node, NodeQuestion::Telemetry(question)).await
+}
+
+fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|error| {
+        format!("nodes of different versions do not understand each other: {error}")
+    })
 }
 
 /// A line of JSON, and a body.
@@ -228,9 +292,7 @@ fn encode<T: Serialize>(head: &T, body: &[u8]) -> Result<Vec<u8>, String> {
 fn decode<T: DeserializeOwned>(message: &Bytes) -> Result<(T, Bytes), String> {
     let end = message.iter().position(|byte| *byte == b'\n');
     let end = end.ok_or("the message has no head")?;
-    let head = serde_json::from_slice(&message[..end]).map_err(|error| {
-        format!("nodes of different versions do not understand each other: {error}")
-    })?;
+    let head = read_json(&message[..end])?;
     Ok((head, message.slice(end + 1..)))
 }
 
@@ -283,7 +345,7 @@ async fn execute_everywhere(
     cluster: &dyn ClusterBackend,
     body: &Bytes,
     call_of: impl Fn(&str) -> Option<NodeCall>,
-) -> Vec<(String, Result<(CallAnswer, Bytes), String>)> {
+) -> NodeCallAnswers {
     let mut nodes = vec![cluster.node().to_owned()];
     nodes.extend(cluster.other_nodes());
     let calls = nodes.into_iter().filter_map(|node| {
@@ -400,53 +462,6 @@ fn named_node(cluster: &dyn ClusterBackend, node: &str) -> Result<String, Proble
     }
 }
 
-/// When the devices were at this node.
-async fn presence_here(
-    app: &Arc<ApiState>,
-    ids: Vec<String>,
-) -> Result<Vec<Option<NodePresence>>, String> {
-    let devices = app.devices.clone();
-    let read = move || {
-        let presences = ids.iter().map(|id| devices.presence(id));
-        presences.collect::<Result<Vec<_>, _>>()
-    };
-    let presences = run_blocking(read, "The devices cannot be read now.").await;
-    let presences = presences.map_err(|problem| problem.detail)?;
-    let presences = presences.map_err(|error| error.to_string())?;
-    let shared = |presence: DevicePresence| NodePresence {
-        is_online: presence.state == DeviceState::Online,
-        activated_ms: presence.activated_ms,
-        last_seen_ms: presence.last_seen_ms,
-    };
-    Ok(presences.into_iter().map(|one| one.map(shared)).collect())
-}
-
-/// When devices were at each node, and the nodes that did not answer.
-pub(crate) struct ClusterPresences {
-    /// By node; in the order of the devices.
-    pub(crate) nodes: BTreeMap<String, Vec<Option<NodePresence>>>,
-    pub(crate) missing_nodes: Vec<String>,
-}
-
-impl ClusterPresences {
-    /// The node at which a device is online, or was last.
-    pub(crate) fn latest(&self, device: usize) -> Option<(&str, NodePresence)> {
-        let presences = self.nodes.iter().filter_map(|(node, presences)| {
-            let presence = (*presences.get(device)?)?;
-            (presence.is_online || presence.last_seen_ms.is_some())
-                .then_some((node.as_str(), presence))
-        });
-        presences.max_by_key(|(_, presence)| (presence.is_online, presence.last_seen_ms))
-    }
-
-    /// When a device was connected for the first time.
-    pub(crate) fn activated_ms(&self, device: usize) -> Option<u64> {
-        let presences = self.nodes.values();
-        let presences = presences.filter_map(|presences| *presences.get(device)?);
-        presences.filter_map(|presence| presence.activated_ms).min()
-    }
-}
-
 /// Asks all nodes when devices were there.
 pub(crate) async fn presences(
     app: &Arc<ApiState>,
@@ -464,7 +479,7 @@ pub(crate) async fn presences(
             Ok::<_, String>(presences)
         }
     });
-    let (own, answers) = tokio::join!(presence_here(app, ids), join_all(asked));
+    let (own, answers) = tokio::join!(presence_here(app.devices.clone(), ids), join_all(asked));
     let own = own.map_err(ProblemDetails::unavailable)?;
     let mut nodes = BTreeMap::from([(cluster.node().to_owned(), own)]);
     let mut missing_nodes = Vec::new();
@@ -488,7 +503,7 @@ async fn node_of_device(
     cluster: &dyn ClusterBackend,
     id: &str,
 ) -> Result<Option<String>, ProblemDetails> {
-    let own = presence_here(app, vec![id.to_owned()]).await;
+    let own = presence_here(app.devices.clone(), vec![id.to_owned()]).await;
     let own = own.map_err(ProblemDetails::unavailable)?;
     // Without a record here, no node has the device.
     if own
@@ -572,38 +587,31 @@ async fn merge_all(
     call: &NodeCall,
     mut body: Bytes,
 ) -> Result<Response, ProblemDetails> {
-    let query = call.query(endpoint)?;
-    let pages = match merged {
-        MergedAnswer::Rows(rows) => Some(MergedPages::new(rows, &query)?),
-        _ => None,
-    };
-    let intervals = match merged {
-        MergedAnswer::Intervals if body.is_empty() => Some(MergedIntervals::from_query(&query)),
-        // An invalid body is answered by this node.
-        MergedAnswer::Intervals => MergedIntervals::from_body(&body).map(|(intervals, changed)| {
-            body = changed;
-            intervals
-        }),
-        _ => None,
-    };
-    let call_of = |node: &str| match (&pages, &intervals) {
-        (Some(pages), _) => {
+    let mut call = call.clone();
+    let merged = MergedCall::new(merged, call.query(endpoint)?, &mut body)?;
+    for (name, value) in merged.changed_parameters() {
+        call = call.with_query_parameter(name, Some(&value));
+    }
+    let call_of = |node: &str| match merged.pages() {
+        Some(pages) => {
             Some(call.with_query_parameter(AFTER.name, pages.cursor_of(node)?.as_deref()))
         }
-        (None, Some(intervals)) if !intervals.is_in_body => {
-            Some(call.with_query_parameter("functions", Some(&intervals.functions())))
-        }
-        (None, _) => Some(call.clone()),
+        None => Some(call.clone()),
     };
+    let all = execute_everywhere(app, cluster, &body, call_of).await;
+    if merged.is_of_one_node() {
+        return answer_of_owner(all);
+    }
     let mut answers = Vec::new();
     let mut missing_nodes = Vec::new();
     let mut executed = None;
-    for (node, answer) in execute_everywhere(app, cluster, &body, call_of).await {
+    let is_change = merged.is_change();
+    for (node, answer) in all {
         let is_own = node == cluster.node();
         match answer {
-            Ok((answer, body)) if answer.status == 200 => {
+            Ok((answer, body)) if answer.status == 200 && !is_change => {
                 match serde_json::from_slice::<Value>(&body) {
-                    Ok(body) if body.is_object() => answers.push(NodeAnswer { node, body }),
+                    Ok(body) if merged.is_form_of(&body) => answers.push(NodeAnswer { node, body }),
                     Ok(_) | Err(_) => missing_nodes.push(node),
                 }
             }
@@ -612,7 +620,7 @@ async fn merge_all(
                 return to_response(answer);
             }
             Ok(answer) if is_own => executed = Some(answer),
-            Ok((answer, _)) if answer.status == 204 => {}
+            Ok((answer, _)) if is_change && (200..300).contains(&answer.status) => {}
             Err(reason) if is_own => return Err(ProblemDetails::unavailable(reason)),
             Ok(_) | Err(_) => missing_nodes.push(node),
         }
@@ -626,17 +634,27 @@ async fn merge_all(
             ))),
         };
     }
-    let body = match (pages, intervals) {
-        (Some(pages), _) => pages.merge(answers),
-        (None, Some(intervals)) => intervals.merge(answers),
-        (None, None) => match merged {
-            MergedAnswer::LatestValues => merged_answers::latest_values(answers),
-            MergedAnswer::DeviceCounts => merged_answers::device_counts(answers),
-            MergedAnswer::TelemetryRows => merged_answers::telemetry_rows(answers, &query),
-            _ => merged_answers::add_numbers(answers),
-        },
-    };
-    merged_answers::respond(body, missing_nodes)
+    merged.respond(answers, missing_nodes)
+}
+
+/// The answer of the node that has an object; the others do not find it.
+fn answer_of_owner(all: NodeCallAnswers) -> Result<Response, ProblemDetails> {
+    let mut missing = Vec::new();
+    let mut not_found = None;
+    for (node, answer) in all {
+        match answer {
+            Ok(answer) if answer.0.status == 404 => not_found = not_found.or(Some(answer)),
+            Ok(answer) => return to_response(answer),
+            Err(_) => missing.push(node),
+        }
+    }
+    match not_found {
+        Some(answer) if missing.is_empty() => to_response(answer),
+        _ => Err(ProblemDetails::unavailable(format!(
+            "No node that answers has this object; no answer of: {}.",
+            missing.join(", ")
+        ))),
+    }
 }
 
 #[cfg(test)]

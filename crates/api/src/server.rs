@@ -18,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -32,6 +32,7 @@ use crate::config::{AnonymousRole, HttpConfig, SharedHttpConfig};
 use crate::connection_tracker::{CloseReason, ConnectionPermit, ConnectionTracker};
 use crate::history_recorder;
 use crate::jobs::Jobs;
+use crate::live_sessions::LiveSessions;
 use crate::node_calls::ApiCallHandler;
 use crate::openapi;
 use crate::peer_ip::PeerIp;
@@ -47,6 +48,8 @@ use crate::unwritten_entries::UnwrittenEntries;
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum age of a connection. It ends connections whose peer has stopped reading.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
+/// Threads that wait for the telemetry of other nodes. There are 512 threads for work that may block.
+const MAX_CLUSTER_READS: usize = 128;
 /// Pause after a failed accept, for example when no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -160,6 +163,9 @@ fn router(
         connectors: parts.connectors,
         devices: parts.devices,
         telemetry_backend: parts.telemetry_backend,
+        cluster_reads: Semaphore::new(MAX_CLUSTER_READS),
+        live: Arc::default(),
+        live_sessions: LiveSessions::default(),
         alarms: parts.alarms,
         device_http_backend: parts.device_http_backend,
         connections: connections.clone(),

@@ -15,7 +15,7 @@ use namespaces::Namespaces;
 use observe::{NodeHistory, Observer};
 use relay::RelayService;
 use store::Objects;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use transfer::FileService;
 
 use crate::access::AccessState;
@@ -27,6 +27,8 @@ use crate::console_page::ConsoleSite;
 use crate::device_http_backend::DeviceHttpBackend;
 use crate::device_service::DeviceService;
 use crate::jobs::Jobs;
+use crate::live_sessions::LiveSessions;
+use crate::live_watches::ClusterLive;
 use crate::node_backend::{NodeBackend, ProgramBackend};
 use crate::objects::ObjectBackend;
 use crate::simulation_runs::SimulationRuns;
@@ -76,6 +78,12 @@ pub(crate) struct ApiState {
     pub(crate) connectors: ConnectorService,
     pub(crate) devices: DeviceService,
     pub(crate) telemetry_backend: Arc<dyn TelemetryBackend>,
+    /// Permits for threads that wait for the telemetry of other nodes.
+    pub(crate) cluster_reads: Semaphore,
+    /// What subscribers of this node watch at other nodes.
+    pub(crate) live: Arc<ClusterLive>,
+    /// What other nodes watch at this one.
+    pub(crate) live_sessions: LiveSessions,
     pub(crate) alarms: AlarmService,
     pub(crate) device_http_backend: Arc<dyn DeviceHttpBackend>,
     /// Tracks concurrent connections and requests.

@@ -45,7 +45,7 @@ pub struct ImportedRow {
 }
 
 /// Selects rows of one device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowQuery {
     pub device: String,
     /// `None`: all keys.
@@ -122,6 +122,9 @@ pub enum LiveTelemetryItem {
     },
     /// The number of rows skipped because the receiver was too slow.
     Lost(u64),
+    /// Other nodes of the cluster whose rows are missing now. Rows of a node that is no longer among them may have been
+    /// skipped meanwhile.
+    MissingNodes(Vec<String>),
 }
 
 /// A live stream of telemetry rows.
@@ -135,6 +138,14 @@ pub trait TelemetryTable {
     /// Adds rows of one device. After an error other than [`TelemetryBackendError::NoDevice`], which adds nothing, the file cannot
     /// be continued.
     fn add(&mut self, query: &RowQuery) -> Result<(), TelemetryBackendError>;
+
+    /// Adds one row, whose values other nodes may have. Errors as of [`add`](Self::add).
+    fn add_row(
+        &mut self,
+        device: &str,
+        ts_ms: i64,
+        values: &[(String, Value)],
+    ) -> Result<(), TelemetryBackendError>;
 
     /// Writes the rest, without which readers reject the file.
     fn finish(self: Box<Self>) -> Result<(), TelemetryBackendError>;
@@ -160,15 +171,29 @@ pub struct DeviceRejectionList {
     pub rejections: Vec<RejectionInfo>,
 }
 
-/// Access to the telemetry of devices. A trait, so that tests of the API need neither time series nor
-/// a pipeline. Methods are called on threads that may block.
-pub trait TelemetryBackend: Send + Sync + 'static {
+/// Reads the telemetry of devices. Methods are called on threads that may block.
+pub trait TelemetryReader: Send + Sync {
     /// The latest value of the given keys, or of each key that has one.
     fn latest(
         &self,
         device: &str,
         keys: Option<&[String]>,
     ) -> Result<Vec<TelemetrySample>, TelemetryBackendError>;
+
+    /// The same of several devices, in their order. `None`: the device does not exist.
+    fn latest_of_devices(
+        &self,
+        devices: &[String],
+        keys: Option<&[String]>,
+    ) -> Result<Vec<Option<Vec<TelemetrySample>>>, TelemetryBackendError> {
+        let read = devices
+            .iter()
+            .map(|device| match self.latest(device, keys) {
+                Err(TelemetryBackendError::NoDevice(_)) => Ok(None),
+                samples => samples.map(Some),
+            });
+        read.collect()
+    }
 
     /// Passes rows to `each` until it returns `false`.
     fn rows(
@@ -188,6 +213,26 @@ pub trait TelemetryBackend: Send + Sync + 'static {
         full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) -> Result<usize, TelemetryBackendError>;
 
+    /// Begins a Parquet file with one line per value, written to `out` one group of lines after another.
+    fn parquet_table<'a>(
+        &'a self,
+        out: &'a mut (dyn io::Write + Send),
+    ) -> Result<Box<dyn TelemetryTable + 'a>, TelemetryBackendError>;
+
+    /// The intervals of each device and key, ascending.
+    fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError>;
+
+    /// Subscribes to rows of these devices that are stored from now on.
+    fn subscribe(
+        &self,
+        devices: &[String],
+        keys: Option<&[String]>,
+    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError>;
+}
+
+/// Access to the telemetry of devices at this node. A trait, so that tests of the API need neither time series nor
+/// a pipeline. Methods are called on threads that may block.
+pub trait TelemetryBackend: TelemetryReader + 'static {
     /// Stores rows as they are, without rules and alarms; repeated ones change nothing. Returns the result for each row. Rows
     /// that are stored are as durable as the settings demand.
     ///
@@ -198,15 +243,6 @@ pub trait TelemetryBackend: Send + Sync + 'static {
         rows: &[ImportedRow],
         namespaces: &NamespaceSelection,
     ) -> Result<Vec<Result<(), String>>, TelemetryBackendError>;
-
-    /// Begins a Parquet file with one line per value, written to `out` one group of lines after another.
-    fn parquet_table<'a>(
-        &'a self,
-        out: &'a mut (dyn io::Write + Send),
-    ) -> Result<Box<dyn TelemetryTable + 'a>, TelemetryBackendError>;
-
-    /// The intervals of each device and key, ascending.
-    fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError>;
 
     /// Deletes the values of these keys, or of all keys, in [`from_ms`, `to_ms`).
     fn delete(
@@ -222,11 +258,4 @@ pub trait TelemetryBackend: Send + Sync + 'static {
 
     /// The recent rejections of a device.
     fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError>;
-
-    /// Subscribes to rows of these devices that are stored from now on.
-    fn subscribe(
-        &self,
-        devices: &[String],
-        keys: Option<&[String]>,
-    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError>;
 }

@@ -11,7 +11,8 @@ import { EmptyState } from '../../ui/states';
 import { Since } from '../../ui/time';
 import { endpointsPath } from './endpoint-address';
 
-type Connection = Schemas['ConnectionSummary'];
+/** With its node in a cluster. */
+type Connection = Schemas['ConnectionSummary'] & { node?: string };
 
 const refreshMs = 2_000;
 
@@ -21,6 +22,7 @@ export function EndpointConnections({ id, mayChange }: { id: string; mayChange: 
   const list = useList<Connection>(path, {}, { every: refreshMs });
   const [closing, setClosing] = useState<Connection>();
   const close = useChange((connection: string) => send('DELETE', objectPath(path, connection)), [[path]]);
+  const isCluster = list.rows?.some((row) => row.node !== undefined) ?? false;
   const columns: Column<Connection>[] = [
     {
       id: 'id',
@@ -28,6 +30,16 @@ export function EndpointConnections({ id, mayChange }: { id: string; mayChange: 
       sort: (row) => row.connection_id,
       cell: (row) => <span className="mono">{row.connection_id}</span>,
     },
+    ...(isCluster
+      ? [
+          {
+            id: 'node',
+            header: t`Node`,
+            sort: (row: Connection) => row.node ?? '',
+            cell: (row: Connection) => row.node,
+          },
+        ]
+      : []),
     { id: 'address', header: t`Address`, cell: (row) => <span className="mono">{row.peer_address}</span> },
     {
       id: 'since',

@@ -11,7 +11,8 @@ import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { useUrlState } from '../../ui/url-state';
 import { endpointsPath } from './endpoint-address';
 
-type Entry = Schemas['HistoryEntry'];
+/** With its node in a cluster. */
+type Entry = Schemas['HistoryEntry'] & { node?: string };
 
 const refreshMs = 1_500;
 
@@ -67,6 +68,7 @@ export function EndpointMessages({ id }: { id: string }) {
             <li key={`${entry.at_ms} ${shown.length - index}`}>
               <div className="message-head">
                 <strong>{entry.sender}</strong>
+                {entry.node !== undefined && <span className="dimmed">{entry.node}</span>}
                 <time className="dimmed">{formatTime(entry.at_ms)}</time>
                 {'text' in entry && <Copy value={entry.text} />}
               </div>

@@ -3,10 +3,8 @@
 
 use std::future::Future;
 
-use devices::DeviceNo;
 use devices::alarm::AlarmEvent;
-use namespaces::NamespaceSelection;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use wall_clock::now_ms;
 
@@ -14,38 +12,26 @@ use super::alarm_query::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use super::devices::check_all_selected;
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
+use crate::alarm_watch::{AlarmWatchFilter, LocalAlarmFilter};
 use crate::call::ApiCall;
+use crate::cluster_live;
+use crate::live_watches::{ClusterWatch, WatchItem};
+use crate::node_lists::namespace_names;
+use crate::node_live::{SharedItem, SharedWatch};
 use crate::problem_details::{ApiResult, ProblemDetails};
-
-/// The filter of one subscriber.
-struct AlarmFeedFilter {
-    device: Option<DeviceNo>,
-    product: Option<String>,
-    kind: Option<String>,
-    /// Empty: all severities.
-    severities: Vec<String>,
-    namespaces: NamespaceSelection,
-}
 
 struct AlarmFeed {
     listener: StreamConnection,
     updates: Receiver<AlarmEvent>,
-    filter: AlarmFeedFilter,
+    filter: LocalAlarmFilter,
+    /// The name of this node, and the changes at others; `None`: this node is in no cluster.
+    cluster: Option<(String, ClusterWatch)>,
 }
 
-impl AlarmFeedFilter {
-    fn matches(&self, event: &AlarmEvent) -> bool {
-        let alarm = &*event.alarm;
-        let is = |wanted: &Option<String>, found: &str| {
-            wanted.as_deref().is_none_or(|wanted| wanted == found)
-        };
-        let severity = alarm.severity.as_str();
-        self.device.is_none_or(|no| alarm.devices().contains(&no))
-            && is(&self.product, &alarm.product)
-            && is(&self.kind, &alarm.kind)
-            && self.namespaces.contains(&alarm.namespace)
-            && (self.severities.is_empty() || self.severities.iter().any(|one| one == severity))
-    }
+enum AlarmFeedInput {
+    KeepAliveDue,
+    Own(Result<AlarmEvent, RecvError>),
+    OfOthers(WatchItem),
 }
 
 impl ItemStream for AlarmFeed {
@@ -58,52 +44,92 @@ impl AlarmFeed {
     async fn next_item(&mut self) -> Option<StreamItem> {
         loop {
             // The credentials are checked outside the select, when nothing is borrowed any more.
-            let woken = tokio::select! {
+            let input = tokio::select! {
                 biased;
                 silence = self.listener.wait_for_keep_alive() => {
                     silence?;
-                    None
+                    AlarmFeedInput::KeepAliveDue
                 }
-                update = self.updates.recv() => Some(update),
+                update = self.updates.recv() => AlarmFeedInput::Own(update),
+                item = next_of_others(&mut self.cluster) => AlarmFeedInput::OfOthers(item),
             };
-            match woken {
-                None => return self.listener.check_and_keep_alive().await,
-                Some(Err(RecvError::Closed)) => return None,
-                Some(Err(RecvError::Lagged(count))) => return Some(StreamItem::lost_items(count)),
-                Some(Ok(update)) if self.filter.matches(&update) => {
-                    let change = update.change.as_str();
-                    let event = json!({"event": change, "at_ms": now_ms(), "alarm": *update.alarm});
-                    return Some(StreamItem::Event(change.to_owned(), event.to_string()));
+            match input {
+                AlarmFeedInput::KeepAliveDue => return self.listener.check_and_keep_alive().await,
+                AlarmFeedInput::Own(Err(RecvError::Closed)) => return None,
+                AlarmFeedInput::Own(Err(RecvError::Lagged(count))) => {
+                    return Some(StreamItem::lost_items(count));
                 }
-                Some(Ok(_)) => {}
+                AlarmFeedInput::Own(Ok(update)) if self.filter.matches(&update) => {
+                    let node = self.cluster.as_ref().map(|(node, _)| node.as_str());
+                    let alarm = json!(*update.alarm);
+                    return Some(alarm_item(update.change.as_str(), now_ms(), alarm, node));
+                }
+                AlarmFeedInput::Own(Ok(_)) => {}
+                AlarmFeedInput::OfOthers(WatchItem::MissingNodes(nodes)) => {
+                    return Some(StreamItem::missing_nodes(&nodes));
+                }
+                AlarmFeedInput::OfOthers(WatchItem::Lost(count)) => {
+                    return Some(StreamItem::lost_items(count));
+                }
+                AlarmFeedInput::OfOthers(WatchItem::Shared(
+                    node,
+                    SharedItem::Alarm {
+                        change,
+                        at_ms,
+                        alarm,
+                    },
+                )) => return Some(alarm_item(&change, at_ms, alarm, Some(&node))),
+                // It was not asked for.
+                AlarmFeedInput::OfOthers(WatchItem::Shared(..)) => {}
             }
         }
     }
 }
 
+/// The next change at another node; never, without a cluster.
+async fn next_of_others(cluster: &mut Option<(String, ClusterWatch)>) -> WatchItem {
+    match cluster {
+        Some((_, watch)) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// As in lists, the alarm has the name of its node in a cluster.
+fn alarm_item(change: &str, at_ms: u64, mut alarm: Value, node: Option<&str>) -> StreamItem {
+    if let Some(node) = node {
+        alarm["node"] = node.into();
+    }
+    let event = json!({"event": change, "at_ms": at_ms, "alarm": alarm});
+    StreamItem::Event(change.to_owned(), event.to_string())
+}
+
 pub(super) async fn stream_alarms(mut call: ApiCall) -> ApiResult {
-    let device = match call.query.owned_text(DEVICE) {
-        None => None,
-        Some(id) => {
-            check_all_selected(&call, vec![id.clone()]).await?;
-            let watched = id.clone();
-            let number =
-                run_blocking(&call.app, move |alarms| alarms.device_number(&watched)).await?;
-            let none = || ProblemDetails::not_found(format!("There is no device {id:?}."));
-            Some(number.ok_or_else(none)?)
-        }
+    let device = call.query.owned_text(DEVICE);
+    if let Some(id) = &device {
+        check_all_selected(&call, vec![id.clone()]).await?;
+    }
+    let filter = AlarmWatchFilter {
+        device: device.clone(),
+        product: call.query.owned_text(PRODUCT),
+        kind: call.query.owned_text(TYPE),
+        severities: call.query.comma_separated(SEVERITY),
+        namespaces: namespace_names(&call.namespaces()),
     };
+    let own = filter.clone();
+    let own = run_blocking(&call.app, move |alarms| own.at_this_node(alarms)).await?;
+    let own = own.ok_or_else(|| {
+        let id = device.unwrap_or_default();
+        ProblemDetails::not_found(format!("There is no device {id:?}."))
+    })?;
     let place = events::begin_stream(&call)?;
+    let updates = call.app.alarms.subscribe();
+    let others = cluster_live::watch(&call.app, SharedWatch::Alarms(filter)).await;
+    let cluster = call.app.program.cluster_backend();
     let feed = AlarmFeed {
         listener: StreamConnection::new(&call, place),
-        updates: call.app.alarms.subscribe(),
-        filter: AlarmFeedFilter {
-            device,
-            product: call.query.owned_text(PRODUCT),
-            kind: call.query.owned_text(TYPE),
-            severities: call.query.comma_separated(SEVERITY),
-            namespaces: call.namespaces(),
-        },
+        updates,
+        filter: own,
+        cluster: cluster.map(|cluster| cluster.node().to_owned()).zip(others),
     };
     events::stream_response(&mut call, feed)
 }

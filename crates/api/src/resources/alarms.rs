@@ -109,7 +109,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description(
                 "Server-Sent Events; with `Upgrade: websocket` a WebSocket whose text messages are the same JSON objects. Each has \
                  `event` (raised, severity_changed, acknowledged, cleared, removed), `at_ms` and `alarm`, or is `lost` if this client \
-                 was too slow for `count` others. The stream ends when the credentials are revoked.",
+                 was too slow for `count` others. In a cluster, the changes at all nodes are sent; `missing_nodes` names those that do not answer, \
+                 whenever they change. The stream ends when the credentials are revoked.",
             )
             .parameters(&[DEVICE, PRODUCT, TYPE, SEVERITY, NAMESPACE])
             .raw_response(200, "The stream.", &["text/event-stream"])

@@ -1,7 +1,7 @@
 //! The data of the cards of dashboards, for callers with a role and for those with the token of a
 //! share link.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ::devices::alarm::Alarm;
 use ::devices::{AttributeScope, DeviceState};
@@ -16,14 +16,16 @@ use super::dashboards::{addressed_dashboard, load_dashboard, load_shared_dashboa
 use super::message_json::{PayloadEncoding, text_or_base64};
 use super::telemetry_intervals::{self, INTERVAL_PARAMETERS, KeyInterval};
 use super::telemetry_query::FROM_MS;
-use super::{alarm_query, device_groups, node_history, telemetry_query};
+use super::{device_groups, node_history, telemetry_query};
 use crate::access::{EndpointAccess, Role};
 use crate::alarm_service::AlarmQuery;
 use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
+use crate::cluster_lists;
 use crate::device_service::{DeviceService, DeviceServiceError};
 use crate::endpoint::{Endpoint, get};
 use crate::history_recorder::SAMPLE_INTERVAL;
+use crate::node_calls;
 use crate::objects::{CardSource, DashboardCard, StoredDashboard};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
@@ -49,6 +51,9 @@ struct CardData {
     at_ms: u64,
     /// In the order of the card's sources.
     sources: Vec<SourceData>,
+    /// Nodes of the cluster that did not answer, whose telemetry, states and alarms are missing; omitted if there are none.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    missing_nodes: BTreeSet<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -210,8 +215,9 @@ async fn data_response(call: &ApiCall, dashboard: StoredDashboard) -> ApiResult 
         Some(namespace) => NamespaceSelection::All.within(namespace),
     };
     let mut sources = Vec::with_capacity(card.sources.len());
+    let mut missing_nodes = BTreeSet::new();
     for source in card.sources {
-        let read = source_data(call, source, &selection).await;
+        let read = source_data(call, source, &selection, &mut missing_nodes).await;
         sources.push(match read {
             Err(problem) if problem.status.as_u16() == 404 => SourceData::Problem {
                 detail: problem.detail,
@@ -222,6 +228,7 @@ async fn data_response(call: &ApiCall, dashboard: StoredDashboard) -> ApiResult 
     call::json_response(CardData {
         at_ms: now_ms(),
         sources,
+        missing_nodes,
     })
 }
 
@@ -230,6 +237,7 @@ async fn source_data(
     call: &ApiCall,
     source: CardSource,
     selection: &NamespaceSelection,
+    missing_nodes: &mut BTreeSet<String>,
 ) -> Result<SourceData, ProblemDetails> {
     if source.is_of_node() && !matches!(selection, NamespaceSelection::All) {
         let detail =
@@ -246,7 +254,7 @@ async fn source_data(
         } => {
             let (devices, is_truncated) =
                 source_devices(call, device, device_group, selection).await?;
-            telemetry_data(call, devices, keys, is_truncated).await
+            telemetry_data(call, devices, keys, is_truncated, missing_nodes).await
         }
         CardSource::Attributes {
             device,
@@ -269,9 +277,10 @@ async fn source_data(
         } => {
             let (ids, is_truncated) = source_devices(call, device, device_group, selection).await?;
             let devices = call.app.devices.clone();
-            let devices =
-                super::devices::run_blocking(&call.app, move |_| device_statuses(&devices, &ids))
-                    .await?;
+            let read =
+                super::devices::run_blocking(&call.app, move |_| device_statuses(&devices, &ids));
+            let mut devices = read.await?;
+            add_states(call, &mut devices, missing_nodes).await?;
             Ok(SourceData::Devices {
                 devices,
                 is_truncated,
@@ -286,8 +295,8 @@ async fn source_data(
                 namespaces: selection.clone(),
                 ..AlarmQuery::default()
             };
-            let page = alarm_query::run_blocking(&call.app, move |alarms| alarms.list(&query));
-            let page = page.await?;
+            let page = cluster_lists::newest_alarms(&call.app, query, 0).await?;
+            missing_nodes.extend(page.missing_nodes);
             let mut alarms = page.rows;
             for alarm in &mut alarms {
                 // Written for colleagues, and not for the holders of share links.
@@ -295,7 +304,7 @@ async fn source_data(
             }
             Ok(SourceData::Alarms {
                 alarms,
-                is_truncated: page.next.is_some(),
+                is_truncated: page.has_more,
             })
         }
     }
@@ -322,6 +331,26 @@ async fn source_devices(
         Ok((vec![id], false))
     })
     .await
+}
+
+/// Replaces the states by those that all nodes of the cluster know.
+async fn add_states(
+    call: &ApiCall,
+    devices: &mut [DeviceStatus],
+    missing_nodes: &mut BTreeSet<String>,
+) -> Result<(), ProblemDetails> {
+    let Some(cluster) = call.app.program.cluster_backend() else {
+        return Ok(());
+    };
+    let ids = devices.iter().map(|status| status.device.clone()).collect();
+    let presences = node_calls::presences(&call.app, cluster, ids).await?;
+    for (index, status) in devices.iter_mut().enumerate() {
+        if let Some((_, presence)) = presences.latest(index) {
+            status.state = presence.state();
+        }
+    }
+    missing_nodes.extend(presences.missing_nodes);
+    Ok(())
 }
 
 fn device_statuses(
@@ -426,19 +455,22 @@ async fn telemetry_data(
     devices: Vec<String>,
     keys: Vec<String>,
     is_truncated: bool,
+    missing_nodes: &mut BTreeSet<String>,
 ) -> Result<SourceData, ProblemDetails> {
     let intervals = match call.query.number_value(FROM_MS) {
         None => Vec::new(),
         Some(_) => {
             let query =
                 telemetry_intervals::interval_query(call, devices.clone(), keys.clone(), false)?;
-            telemetry_intervals::read_intervals(call, query).await?
+            telemetry_intervals::read_cluster_intervals(call, query, missing_nodes).await?
         }
     };
-    let latest = telemetry_query::run_blocking(&call.app, move |telemetry| {
+    let read = telemetry_query::run_on_all_nodes(&call.app, move |telemetry| {
+        let samples = telemetry.latest_of_devices(&devices, Some(&keys))?;
         let mut latest = Vec::with_capacity(devices.len());
-        for device in devices {
-            let samples = telemetry.latest(&device, Some(&keys))?.into_iter();
+        for (device, samples) in devices.into_iter().zip(samples) {
+            // A device that was deleted meanwhile has none.
+            let samples = samples.unwrap_or_default().into_iter();
             let values = samples.map(|sample| {
                 let value = TimedValue {
                     ts_ms: sample.ts_ms,
@@ -453,8 +485,10 @@ async fn telemetry_data(
         }
         Ok(latest)
     });
+    let (latest, missing) = read.await?;
+    missing_nodes.extend(missing);
     Ok(SourceData::Telemetry {
-        latest: latest.await?,
+        latest,
         intervals,
         is_truncated,
     })

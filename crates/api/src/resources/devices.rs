@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use devices::{DeviceState, NewDevice};
+use devices::NewDevice;
 use outbound::url_encoding::url_encode;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -306,7 +306,7 @@ fn node_page(rows: Vec<Value>, next: Option<String>, missing_nodes: Vec<String>)
 }
 
 /// Sets the states of devices as all nodes know them. Returns the nodes that did not answer.
-async fn add_presences(
+pub(super) async fn add_presences(
     app: &Arc<ApiState>,
     cluster: &dyn ClusterBackend,
     rows: &mut [Value],
@@ -319,11 +319,7 @@ async fn add_presences(
         let Some((node, presence)) = presences.latest(index) else {
             continue;
         };
-        let state = match presence.is_online {
-            true => DeviceState::Online,
-            false => DeviceState::Offline,
-        };
-        row["state"] = state.as_str().into();
+        row["state"] = presence.state().as_str().into();
         row["activated_at_ms"] = presences.activated_ms(index).into();
         row["last_seen_at_ms"] = presence.last_seen_ms.into();
         row["node"] = node.into();

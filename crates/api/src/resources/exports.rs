@@ -1,6 +1,7 @@
 //! Exports of devices and telemetry as jobs: the node writes a file, which is downloaded afterwards.
 
 use std::io::{self, Write as _};
+use std::sync::Arc;
 
 use devices::ImportFormat;
 use namespaces::NamespaceSelection;
@@ -12,6 +13,7 @@ use crate::access::Role;
 use crate::audit;
 use crate::blocking::run_blocking;
 use crate::call::ApiCall;
+use crate::cluster_telemetry::{AbsentNodes, ClusterTelemetry};
 use crate::device_service::DeviceService;
 use crate::endpoint::{Endpoint, EndpointScope, get, post};
 use crate::file_body;
@@ -20,7 +22,7 @@ use crate::jobs::{JobHandle, JobView, NewJob};
 use crate::node_backend::ProgramBackend;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::NAMESPACE;
-use crate::telemetry_backend::{RowQuery, TelemetryBackend, TelemetryBackendError};
+use crate::telemetry_backend::{RowQuery, TelemetryBackendError, TelemetryReader};
 
 const JSONL: &str = "application/x-ndjson";
 const CSV: &str = "text/csv";
@@ -115,7 +117,11 @@ async fn start(mut call: ApiCall) -> ApiResult {
     audit::record_action(&call, kind, Some(&view.id), None).await;
     let mut exporter = Exporter {
         devices: call.app.devices.clone(),
-        telemetry: call.app.telemetry_backend.clone(),
+        // Devices whose telemetry is incomplete are named in the job.
+        telemetry: match ClusterTelemetry::new(&call.app, AbsentNodes::Refused) {
+            Some(telemetry) => Arc::new(telemetry),
+            None => call.app.telemetry_backend.clone(),
+        },
         program: call.app.program.clone(),
         selection,
         input,
@@ -141,8 +147,8 @@ async fn start(mut call: ApiCall) -> ApiResult {
 
 struct Exporter {
     devices: DeviceService,
-    telemetry: std::sync::Arc<dyn TelemetryBackend>,
-    program: std::sync::Arc<dyn ProgramBackend>,
+    telemetry: Arc<dyn TelemetryReader>,
+    program: Arc<dyn ProgramBackend>,
     selection: NamespaceSelection,
     input: ExportInput,
     job: JobHandle,
@@ -270,7 +276,7 @@ fn cannot_write(error: &io::Error) -> String {
     format!("the file cannot be written: {error}")
 }
 
-/// Adds the device to lines of rows. A row contains no line end, see `TelemetryBackend::write_rows`.
+/// Adds the device to lines of rows. A row contains no line end, see `TelemetryReader::write_rows`.
 pub(super) fn with_device(lines: &[u8], name: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(lines.len() + lines.len() / 4);
     for line in lines.split_inclusive(|byte| *byte == b'\n') {

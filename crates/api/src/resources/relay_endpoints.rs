@@ -7,6 +7,7 @@ use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{NAMESPACE, PageCursor};
@@ -26,36 +27,45 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer, EndpointScope::Selected)
             .tag("relay")
             .parameters(&[NAMESPACE])
+            .place(EndpointPlace::AllNodes(MergedAnswer::RelayStatuses))
             .summary("List the states of relay endpoints")
-            .paged::<EndpointStatus>(),
+            .description("In a cluster, statistics are those of all nodes.")
+            .node_paged::<EndpointStatus>(),
         one(get(
             "/api/v1/endpoints/{id}/status",
             "relayEndpointStatus",
             status,
         ), Role::Viewer)
+        .place(EndpointPlace::AllNodes(MergedAnswer::RelayStatus))
         .summary("Read state and statistics of a relay endpoint")
-        .description("The totals survive a restart; they are stored every five seconds.")
+        .description("The totals survive a restart; they are stored every five seconds. In a cluster, they are those of all nodes.")
         .response::<EndpointStatus>(200, "The state."),
         one(get(
             "/api/v1/endpoints/{id}/messages",
             "relayEndpointMessages",
             messages,
         ), Role::Viewer)
+        .place(EndpointPlace::AllNodes(MergedAnswer::RelayMessages))
         .summary("Read the last messages of a relay endpoint")
-        .description("Newest first, as they were sent. They are kept in memory; see the fields `history_messages` and `history_bytes`.")
+        .description("Newest first, as they were sent. They are kept in memory; see the fields `history_messages` and `history_bytes`. In a \
+             cluster, each node keeps those of its connections; they have the additional field `node`, and the field `Tidegate-Missing-Nodes` \
+             of the response names the nodes that did not answer.")
         .response::<Vec<HistoryEntry>>(200, "The messages."),
         one(get(
             "/api/v1/endpoints/{id}/connections",
             "relayEndpointConnections",
             connections,
         ), Role::Viewer)
+        .place(EndpointPlace::AllNodes(MergedAnswer::RelayConnections))
         .summary("List the connections of a relay endpoint")
-        .paged::<ConnectionSummary>(),
+        .description("In a cluster, those at all nodes, with the additional field `node`.")
+        .node_paged::<ConnectionSummary>(),
         one(delete(
             "/api/v1/endpoints/{id}/connections/{connection_id}",
             "closeRelayConnection",
             close,
         ), Role::Operator)
+        .place(EndpointPlace::AllNodes(MergedAnswer::ExecutedByOwner))
         .summary("Close a connection of a relay endpoint")
         .description("The client gets a system message with the code `DISCONNECTED` and close code 1008.")
         .path_parameter("connection_id", "The connection's id.")

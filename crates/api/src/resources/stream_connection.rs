@@ -38,6 +38,13 @@ impl StreamItem {
         let lost = json!({"event": "lost", "at_ms": now_ms(), "count": count});
         Self::Event("lost".into(), lost.to_string())
     }
+
+    /// The items of these nodes of the cluster are missing now.
+    pub(super) fn missing_nodes(nodes: &[String]) -> Self {
+        const NAME: &str = "missing_nodes";
+        let missing = json!({"event": NAME, "at_ms": now_ms(), NAME: nodes});
+        Self::Event(NAME.into(), missing.to_string())
+    }
 }
 
 pub(super) struct StreamConnection {

@@ -94,7 +94,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Export telemetry of a device")
             .description(
                 "JSON lines, or CSV with `format=csv`, which needs `keys` as columns. `format=parquet` has a line for each value; \
-                 a program built without the feature `parquet` responds 400.",
+                 a program built without the feature `parquet` responds 400. In a cluster, the file contains the rows of all nodes.",
             )
             .parameters(&[telemetry_export::FORMAT, KEYS, FROM_MS, TO_MS])
             .raw_response(200, "The rows ordered by time.", &telemetry_export::MEDIA_TYPES),
@@ -114,7 +114,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Stream telemetry of a device")
             .description(
                 "Server-Sent Events named `telemetry`, or with `Upgrade: websocket` a WebSocket: `{\"device\", \"ts_ms\", \"values\"}`. \
-                 `lost` is the number of rows skipped because the client was too slow.",
+                 `lost` is the number of rows skipped because the client was too slow. In a cluster, the rows of all nodes are sent. `missing_nodes` \
+                 names those that do not answer, whenever they change; rows that arrive there meanwhile are not sent later.",
             )
             .parameters(&[KEYS])
             .raw_response(200, "The stream.", &["text/event-stream"])

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -14,9 +15,10 @@ use super::devices;
 use super::exports::with_device;
 use super::telemetry_query::{keys, time_range, to_problem};
 use crate::call::{ApiCall, text_response};
+use crate::cluster_telemetry::{AbsentNodes, ClusterTelemetry};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
-use crate::telemetry_backend::{RowQuery, TelemetryBackend, TelemetryBackendError, TelemetryTable};
+use crate::telemetry_backend::{RowQuery, TelemetryBackendError, TelemetryReader, TelemetryTable};
 
 const JSONL: &str = "application/jsonl";
 const PARQUET: &str = "application/vnd.apache.parquet";
@@ -107,7 +109,7 @@ impl ExportedDevices {
         &self,
         format: &ExportFormat,
         mut query: RowQuery,
-        tools: &dyn TelemetryBackend,
+        tools: &dyn TelemetryReader,
         out: &mut ExportWriter,
     ) -> Result<(), ProblemDetails> {
         let sender = out.sender.clone();
@@ -144,7 +146,7 @@ impl<'a> ExportFile<'a> {
     fn new(
         format: &'a ExportFormat,
         has_device: bool,
-        tools: &'a dyn TelemetryBackend,
+        tools: &'a dyn TelemetryReader,
         out: &'a mut ExportWriter,
     ) -> Result<Self, TelemetryBackendError> {
         Ok(match format {
@@ -170,7 +172,7 @@ impl<'a> ExportFile<'a> {
         &mut self,
         query: &RowQuery,
         has_device: bool,
-        tools: &dyn TelemetryBackend,
+        tools: &dyn TelemetryReader,
     ) -> Result<(), TelemetryBackendError> {
         match self {
             Self::Lines(out) => {
@@ -260,7 +262,12 @@ async fn respond(call: ApiCall, devices: ExportedDevices) -> ApiResult {
         limit: usize::MAX,
         newest_first: false,
     };
-    let tools = call.app.telemetry_backend.clone();
+    // An incomplete file would be taken for a complete one.
+    let tools: Arc<dyn TelemetryReader> =
+        match ClusterTelemetry::new(&call.app, AbsentNodes::Refused) {
+            Some(telemetry) => Arc::new(telemetry),
+            None => call.app.telemetry_backend.clone(),
+        };
     let (sender, mut written) = mpsc::channel(MAX_PENDING_BUFFERS);
     tokio::task::spawn_blocking(move || {
         let mut pieces = ExportWriter {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::devices::check_all_selected;
 use super::events;
 use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
-use super::telemetry_query::{keys, run_blocking};
+use super::telemetry_query::{keys, subscribe_at_all_nodes};
 use crate::call::ApiCall;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
@@ -55,6 +55,7 @@ impl TelemetryFeed {
                 StreamItem::Event("telemetry".into(), row.to_string())
             }
             LiveTelemetryItem::Lost(count) => StreamItem::lost_items(count),
+            LiveTelemetryItem::MissingNodes(nodes) => StreamItem::missing_nodes(&nodes),
         })
     }
 }
@@ -77,8 +78,8 @@ pub(super) async fn stream_devices(call: ApiCall) -> ApiResult {
 async fn start_stream(mut call: ApiCall, devices: Vec<String>) -> ApiResult {
     let place = events::begin_stream(&call)?;
     let keys = keys(&call)?;
-    let rows = run_blocking(&call.app, move |tools| {
-        tools.subscribe(&devices, keys.as_deref())
+    let rows = subscribe_at_all_nodes(&call.app, move |telemetry| {
+        telemetry.subscribe(&devices, keys.as_deref())
     })
     .await?;
     let feed = TelemetryFeed {

@@ -1,6 +1,7 @@
 //! Telemetry by intervals: of a device, of several devices, of a group.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
@@ -11,7 +12,7 @@ use wall_clock::now_ms;
 
 use super::device_groups;
 use super::devices::check_all_selected;
-use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking};
+use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking, run_on_all_nodes};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get, post};
@@ -329,12 +330,29 @@ async fn interval_response(call: &ApiCall, query: IntervalQuery) -> ApiResult {
     call::json_response(IntervalList { data })
 }
 
-pub(super) async fn read_intervals(
+async fn read_intervals(
     call: &ApiCall,
     query: IntervalQuery,
 ) -> Result<Vec<KeyInterval>, ProblemDetails> {
     let functions = query.functions.clone();
     let rows = run_blocking(&call.app, move |tools| tools.intervals(&query)).await?;
+    Ok(to_key_intervals(rows, &functions))
+}
+
+/// The intervals of all nodes of the cluster. Adds the names of those that did not answer.
+pub(super) async fn read_cluster_intervals(
+    call: &ApiCall,
+    query: IntervalQuery,
+    missing_nodes: &mut BTreeSet<String>,
+) -> Result<Vec<KeyInterval>, ProblemDetails> {
+    let functions = query.functions.clone();
+    let read = run_on_all_nodes(&call.app, move |telemetry| telemetry.intervals(&query));
+    let (rows, missing) = read.await?;
+    missing_nodes.extend(missing);
+    Ok(to_key_intervals(rows, &functions))
+}
+
+fn to_key_intervals(rows: Vec<IntervalRow>, functions: &[Aggregate]) -> Vec<KeyInterval> {
     let shown = |row: IntervalRow| {
         let names = functions.iter().map(|function| function.name().to_owned());
         KeyInterval {
@@ -344,7 +362,7 @@ pub(super) async fn read_intervals(
             ts_ms: row.ts_ms,
         }
     };
-    Ok(rows.into_iter().map(shown).collect())
+    rows.into_iter().map(shown).collect()
 }
 
 impl CalendarUnit {

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use crate::blocking;
 use crate::call::ApiCall;
+use crate::cluster_telemetry::{AbsentNodes, ClusterTelemetry};
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{MAX_TIME_MS, Parameter, text_parameter, time_parameter};
 use crate::state::ApiState;
-use crate::telemetry_backend::{TelemetryBackend, TelemetryBackendError};
+use crate::telemetry_backend::{
+    LiveTelemetryStream, TelemetryBackend, TelemetryBackendError, TelemetryReader,
+};
 
 pub(super) const KEYS: Parameter =
     text_parameter("keys", "Keys, separated by commas; default: all.");
@@ -101,4 +104,37 @@ pub(super) async fn run_blocking<T: Send + 'static>(
         "The telemetry cannot be read now.",
     );
     result.await?.map_err(to_problem)
+}
+
+/// Runs a query of the telemetry of all nodes on a thread that may block. Also returns the nodes that did not answer.
+pub(super) async fn run_on_all_nodes<T: Send + 'static>(
+    app: &Arc<ApiState>,
+    question: impl FnOnce(&dyn TelemetryReader) -> Result<T, TelemetryBackendError> + Send + 'static,
+) -> Result<(T, Vec<String>), ProblemDetails> {
+    let Some(telemetry) = ClusterTelemetry::new(app, AbsentNodes::Omitted) else {
+        let answer = run_blocking(app, move |tools| question(tools)).await?;
+        return Ok((answer, Vec::new()));
+    };
+    // Threads that wait for other nodes are bounded, so that some are left to answer those.
+    let turn = app.cluster_reads.acquire().await;
+    let read = move || {
+        let answer = question(&telemetry)?;
+        Ok((answer, telemetry.missing_nodes()))
+    };
+    let result = blocking::run_blocking(read, "The telemetry cannot be read now.").await;
+    drop(turn);
+    result?.map_err(to_problem)
+}
+
+/// Subscribes to telemetry that is stored at any node from now on.
+pub(super) async fn subscribe_at_all_nodes(
+    app: &Arc<ApiState>,
+    subscribe: impl FnOnce(
+        &dyn TelemetryReader,
+    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError>
+    + Send
+    + 'static,
+) -> Result<Box<dyn LiveTelemetryStream>, ProblemDetails> {
+    let (stream, _) = run_on_all_nodes(app, subscribe).await?;
+    Ok(stream)
 }

@@ -9,10 +9,11 @@ use series::Aggregate;
 use wall_clock::now_ms;
 
 use super::devices;
-use super::telemetry_query::{KEYS, interval_ms, run_blocking, time_range_from};
+use super::telemetry_query::{KEYS, interval_ms, run_on_all_nodes, time_range_from};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get};
+use crate::endpoint_place::EndpointPlace;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
 use crate::telemetry_backend::{CalendarUnit, IntervalLength, IntervalQuery, RowQuery};
@@ -105,21 +106,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[KEYS, START, END, INTERVAL, INTERVAL_TYPE, TIME_ZONE, AGG, LIMIT, ORDER, STRICT])
             .response::<std::collections::BTreeMap<String, Vec<TimedValue>>>(200, "By key."),
         one("keys/attributes", "thingsboardAttributeKeys", |call| Box::pin(attribute_keys(call)))
+            .place(EndpointPlace::Device("id"))
             .summary("List attribute keys (ThingsBoard)")
             .response::<Vec<String>>(200, "Keys of all scopes."),
         one("keys/attributes/{scope}", "thingsboardScopedAttributeKeys", |call| {
             Box::pin(attribute_keys(call))
         })
+        .place(EndpointPlace::Device("id"))
         .path_parameter("scope", scope)
         .summary("List attribute keys of a scope (ThingsBoard)")
         .response::<Vec<String>>(200, "Keys of this scope."),
         one("values/attributes", "thingsboardAttributes", |call| Box::pin(attributes(call)))
+            .place(EndpointPlace::Device("id"))
             .summary("Read attributes (ThingsBoard)")
             .parameters(&[KEYS])
             .response::<Vec<ThingsboardAttribute>>(200, "Attributes of all scopes."),
         one("values/attributes/{scope}", "thingsboardScopedAttributes", |call| {
             Box::pin(attributes(call))
         })
+        .place(EndpointPlace::Device("id"))
         .path_parameter("scope", scope)
         .summary("Read attributes of a scope (ThingsBoard)")
         .parameters(&[KEYS])
@@ -136,9 +141,10 @@ fn keys(call: &ApiCall) -> Option<Vec<String>> {
 
 async fn keys_of(call: ApiCall) -> ApiResult {
     let device = call.path("id").to_owned();
-    let samples = run_blocking(&call.app, move |tools| tools.latest(&device, None)).await?;
+    let read = run_on_all_nodes(&call.app, move |telemetry| telemetry.latest(&device, None));
+    let (samples, missing_nodes) = read.await?;
     let keys: Vec<_> = samples.into_iter().map(|sample| sample.key).collect();
-    call::json_response(keys)
+    call::with_missing_nodes(call::json_response(keys), &missing_nodes)
 }
 
 fn thingsboard_value(value: Value, is_strict: bool) -> Value {
@@ -171,17 +177,17 @@ async fn values(call: ApiCall) -> ApiResult {
         by_key: MapByKey::new(),
     };
     if call.query.number_value(START).is_none() && call.query.number_value(END).is_none() {
-        append_latest(&call, &mut values).await?;
-        return call::json_response(values.by_key);
+        let missing_nodes = append_latest(&call, &mut values).await?;
+        return call::with_missing_nodes(call::json_response(values.by_key), &missing_nodes);
     }
     let times = time_range_from(&call, START, END)?;
     let aggregate = parse_aggregation(call.query.text_value(AGG.name))
         .map_err(|detail| ProblemDetails::invalid_parameter(AGG.name, detail))?;
-    match aggregate {
+    let missing_nodes = match aggregate {
         None => append_rows(&call, times, &mut values).await?,
         Some(aggregate) => append_intervals(&call, times, aggregate, &mut values).await?,
-    }
-    call::json_response(values.by_key)
+    };
+    call::with_missing_nodes(call::json_response(values.by_key), &missing_nodes)
 }
 
 /// The aggregate with ThingsBoard's name; `None` stands for stored values.
@@ -202,13 +208,18 @@ pub(super) fn parse_aggregation(name: Option<&str>) -> Result<Option<Aggregate>,
     }
 }
 
-async fn append_latest(call: &ApiCall, values: &mut ValuesByKey) -> Result<(), ProblemDetails> {
+/// Returns the nodes that did not answer, as the other functions do that append values.
+async fn append_latest(
+    call: &ApiCall,
+    values: &mut ValuesByKey,
+) -> Result<Vec<String>, ProblemDetails> {
     let (device, keys) = (call.path("id").to_owned(), keys(call));
     let wanted = keys.clone();
-    let samples = run_blocking(&call.app, move |tools| {
-        tools.latest(&device, wanted.as_deref())
+    let read = run_on_all_nodes(&call.app, move |telemetry| {
+        telemetry.latest(&device, wanted.as_deref())
     });
-    for sample in samples.await? {
+    let (samples, missing_nodes) = read.await?;
+    for sample in samples {
         values.append_value(sample.key, sample.ts_ms, sample.value);
     }
     // A key without a value is returned without values.
@@ -216,7 +227,7 @@ async fn append_latest(call: &ApiCall, values: &mut ValuesByKey) -> Result<(), P
         let none = json!([{"ts": now_ms(), "value": null}]);
         values.by_key.entry(key).or_insert(none);
     }
-    Ok(())
+    Ok(missing_nodes)
 }
 
 fn is_ascending(call: &ApiCall) -> bool {
@@ -229,15 +240,15 @@ async fn append_rows(
     call: &ApiCall,
     (from_ms, to_ms): (i64, i64),
     values: &mut ValuesByKey,
-) -> Result<(), ProblemDetails> {
+) -> Result<Vec<String>, ProblemDetails> {
     let (device, keys) = (call.path("id").to_owned(), keys(call));
     let limit = call.query.number_value(LIMIT).unwrap_or(DEFAULT_ROWS) as usize;
     let newest_first = !is_ascending(call);
-    let rows = run_blocking(&call.app, move |tools| {
+    let read = run_on_all_nodes(&call.app, move |telemetry| {
         let keys = match keys {
             Some(keys) => keys,
             None => {
-                let samples = tools.latest(&device, None)?;
+                let samples = telemetry.latest(&device, None)?;
                 samples.into_iter().map(|sample| sample.key).collect()
             }
         };
@@ -251,17 +262,18 @@ async fn append_rows(
                 limit,
                 newest_first,
             };
-            tools.rows(&query, &mut |ts_ms, values| {
+            telemetry.rows(&query, &mut |ts_ms, values| {
                 rows.extend(values.into_iter().map(|(key, value)| (key, ts_ms, value)));
                 true
             })?;
         }
         Ok(rows)
     });
-    for (key, ts_ms, value) in rows.await? {
+    let (rows, missing_nodes) = read.await?;
+    for (key, ts_ms, value) in rows {
         values.append_value(key, ts_ms, value);
     }
-    Ok(())
+    Ok(missing_nodes)
 }
 
 async fn append_intervals(
@@ -269,7 +281,7 @@ async fn append_intervals(
     times: (i64, i64),
     aggregate: Aggregate,
     values: &mut ValuesByKey,
-) -> Result<(), ProblemDetails> {
+) -> Result<Vec<String>, ProblemDetails> {
     let Some(keys) = keys(call) else {
         let detail = "keys: expected at least one, where agg is given.";
         return Err(ProblemDetails::invalid_parameter(KEYS.name, detail));
@@ -300,13 +312,15 @@ async fn append_intervals(
         merged: false,
     };
     // Ascending regardless of `orderBy`, as in ThingsBoard.
-    for row in run_blocking(&call.app, move |tools| tools.intervals(&query)).await? {
+    let read = run_on_all_nodes(&call.app, move |telemetry| telemetry.intervals(&query));
+    let (rows, missing_nodes) = read.await?;
+    for row in rows {
         let value = row.values.into_iter().next();
         if let Some(value) = value.filter(|value| !value.is_null()) {
             values.append_value(row.key, row.ts_ms + middle_ms, value);
         }
     }
-    Ok(())
+    Ok(missing_nodes)
 }
 
 /// Reads the attributes of the scope in the path, or of all scopes.

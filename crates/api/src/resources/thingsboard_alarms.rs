@@ -15,9 +15,11 @@ use crate::access::Role;
 use crate::alarm_service::{AlarmQuery, AlarmService, AlarmServiceError};
 use crate::audit;
 use crate::call::{self, ApiCall};
+use crate::cluster_lists::newest_alarms;
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
+use crate::endpoint_place::EndpointPlace;
 use crate::problem_details::ApiResult;
-use crate::query_parameters::{Parameter, ParameterType, text_parameter, time_parameter};
+use crate::query_parameters::{NODE, Parameter, ParameterType, text_parameter, time_parameter};
 
 const SEARCH_STATUS: Parameter = Parameter {
     name: "searchStatus",
@@ -71,6 +73,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .tag("alarms")
             .path_parameter("id", "Number of the alarm.")
+            .place(EndpointPlace::Object {
+                path: "/api/v1/alarms/{id}",
+            })
+            .parameters(&[NODE])
     };
     let of_device = |endpoint: Endpoint| {
         endpoint
@@ -185,47 +191,31 @@ fn alarm_query(call: &ApiCall) -> AlarmQuery {
 async fn list(call: ApiCall) -> ApiResult {
     let mut query = alarm_query(&call);
     let page = PageNumber::from_call(&call);
-    let rows = run_blocking(&call.app, move |alarms| {
-        page.read_page(|before, limit| {
-            (query.before, query.limit) = (before, limit);
-            let page = alarms.list(&query)?;
-            Ok((page.rows, page.next))
-        })
-    });
-    call::json_response(page.to_page_data(rows.await?, to_thingsboard))
+    let (skip, limit) = page.range();
+    query.limit = limit;
+    let newest = newest_alarms(&call.app, query, skip).await?;
+    let shown = page.to_page_data(newest.rows, newest.has_more, to_thingsboard);
+    call::with_missing_nodes(call::json_response(shown), &newest.missing_nodes)
 }
 
 /// From the highest to the lowest.
 const SEVERITIES: [&str; 5] = ["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"];
 
 async fn highest_severity(call: ApiCall) -> ApiResult {
-    let mut query = alarm_query(&call);
-    query.limit = 1;
-    let found = run_blocking(&call.app, move |alarms| {
-        for severity in SEVERITIES {
-            query.severities = vec![severity.to_owned()];
-            if has_any_alarm(alarms, &mut query)? {
-                return Ok(Some(severity));
-            }
-        }
-        Ok(None)
-    });
-    call::json_response(found.await?)
-}
-
-/// A page may be empty although more follow.
-fn has_any_alarm(alarms: &AlarmService, query: &mut AlarmQuery) -> Result<bool, AlarmServiceError> {
-    query.before = None;
-    loop {
-        let page = alarms.list(query)?;
-        if !page.rows.is_empty() {
-            return Ok(true);
-        }
-        match page.next {
-            Some(next) => query.before = Some(next),
-            None => return Ok(false),
+    let mut missing_nodes = Vec::new();
+    for severity in SEVERITIES {
+        let query = AlarmQuery {
+            severities: vec![severity.to_owned()],
+            limit: 1,
+            ..alarm_query(&call)
+        };
+        let newest = newest_alarms(&call.app, query, 0).await?;
+        missing_nodes = newest.missing_nodes;
+        if !newest.rows.is_empty() {
+            return call::with_missing_nodes(call::json_response(severity), &missing_nodes);
         }
     }
+    call::with_missing_nodes(call::json_response(Value::Null), &missing_nodes)
 }
 
 async fn read(call: ApiCall) -> ApiResult {

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::devices::{device_not_found, run_blocking};
+use super::devices::{add_presences, device_not_found, run_blocking};
 use super::thingsboard_paging::{PAGING, PageData, PageNumber, has_page_parameters};
 use crate::access::Role;
 use crate::audit;
@@ -21,7 +21,7 @@ use crate::device_service::{DeviceQuery, DeviceService, DeviceServiceError};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
 use crate::objects::{self, BackendObjectKind};
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{Parameter, ParameterType, text_parameter};
+use crate::query_parameters::{MAX_LIMIT, Parameter, ParameterType, text_parameter};
 
 const NAME: Parameter = text_parameter(
     "deviceName",
@@ -322,9 +322,21 @@ async fn by_id(call: ApiCall) -> ApiResult {
 async fn device_response(call: &ApiCall, name: String) -> ApiResult {
     let (wanted, selection) = (name.clone(), call.namespaces());
     let device = run_blocking(&call.app, move |tools| find(tools, &wanted, &selection)).await?;
-    call::json_response(to_thingsboard(
-        &device.ok_or_else(|| device_not_found(&name))?,
-    ))
+    let mut rows = [device.ok_or_else(|| device_not_found(&name))?];
+    let missing_nodes = add_cluster_states(call, &mut rows).await?;
+    let device = call::json_response(to_thingsboard(&rows[0]));
+    call::with_missing_nodes(device, &missing_nodes)
+}
+
+/// Sets the states of devices as all nodes of the cluster know them. Returns the nodes that did not answer.
+async fn add_cluster_states(
+    call: &ApiCall,
+    rows: &mut [Value],
+) -> Result<Vec<String>, ProblemDetails> {
+    match call.app.program.cluster_backend() {
+        Some(cluster) => add_presences(&call.app, cluster, rows).await,
+        None => Ok(Vec::new()),
+    }
 }
 
 async fn list(call: ApiCall) -> ApiResult {
@@ -332,8 +344,8 @@ async fn list(call: ApiCall) -> ApiResult {
         .query
         .flag_value(ACTIVE)
         .map(|is_active| match is_active {
-            true => "online".to_owned(),
-            false => "offline".to_owned(),
+            true => "online",
+            false => "offline",
         });
     let given = |parameter| {
         call.query
@@ -343,11 +355,16 @@ async fn list(call: ApiCall) -> ApiResult {
     let mut query = DeviceQuery {
         product: given(TYPE),
         text: given(TEXT),
-        state,
         namespaces: call.namespaces(),
         ..DeviceQuery::default()
     };
     let page = PageNumber::from_call(&call);
+    if let Some(state) = state {
+        if call.app.program.cluster_backend().is_some() {
+            return list_with_state_in_cluster(&call, query, state, page).await;
+        }
+        query.state = Some(state.to_owned());
+    }
     let rows = run_blocking(&call.app, move |tools| {
         page.read_page(|begin, limit| {
             query.from = begin.and_then(|begin| begin.try_into().ok()).unwrap_or(0);
@@ -356,7 +373,40 @@ async fn list(call: ApiCall) -> ApiResult {
             Ok((page.rows, page.next.map(u64::from)))
         })
     });
-    call::json_response(page.to_page_data(rows.await?, to_thingsboard))
+    let (mut rows, next) = rows.await?;
+    let missing_nodes = add_cluster_states(&call, &mut rows).await?;
+    let shown = page.to_page_data(rows, next.is_some(), to_thingsboard);
+    call::with_missing_nodes(call::json_response(shown), &missing_nodes)
+}
+
+/// A page of the devices whose state, as all nodes know it, is this one.
+async fn list_with_state_in_cluster(
+    call: &ApiCall,
+    mut query: DeviceQuery,
+    state: &str,
+    page: PageNumber,
+) -> ApiResult {
+    query.limit = MAX_LIMIT;
+    let (mut skip, limit) = page.range();
+    let (mut found, mut missing_nodes) = (Vec::new(), Vec::new());
+    while found.len() <= limit {
+        let chunk = query.clone();
+        let read = run_blocking(&call.app, move |tools| tools.list(&chunk)).await?;
+        let mut rows = read.rows;
+        missing_nodes = add_cluster_states(call, &mut rows).await?;
+        rows.retain(|row| row["state"] == state);
+        let skipped = skip.min(rows.len());
+        skip -= skipped;
+        found.extend(rows.into_iter().skip(skipped));
+        match read.next {
+            Some(next) => query.from = next,
+            None => break,
+        }
+    }
+    let has_next = found.len() > limit;
+    found.truncate(limit);
+    let shown = page.to_page_data(found, has_next, to_thingsboard);
+    call::with_missing_nodes(call::json_response(shown), &missing_nodes)
 }
 
 async fn types(call: ApiCall) -> ApiResult {

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Interval;
 
 use super::stream_connection::delayed_interval;
-use super::telemetry_query::run_blocking;
+use super::telemetry_query::{run_on_all_nodes, subscribe_at_all_nodes};
 use super::thingsboard_answers::AnswerSender;
 use super::thingsboard_entity_count::REFRESH;
 use super::thingsboard_entity_filter::parse_part;
@@ -27,7 +27,7 @@ use crate::device_service::AttributeChangeEvent;
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 use crate::telemetry_backend::{
-    LiveTelemetryItem, LiveTelemetryStream, TelemetryBackend, TelemetryBackendError,
+    LiveTelemetryItem, LiveTelemetryStream, TelemetryBackendError, TelemetryReader,
 };
 
 /// Maximum number of devices on the pages of one connection.
@@ -206,7 +206,7 @@ impl EntityDataSubscription {
                 LiveTelemetryItem::Row { device, ts_ms, values } => {
                     SubscriptionUpdate::Row { device, ts_ms, values }
                 }
-                LiveTelemetryItem::Lost(_) => SubscriptionUpdate::Lost,
+                LiveTelemetryItem::Lost(_) | LiveTelemetryItem::MissingNodes(_) => SubscriptionUpdate::Lost,
             }),
             change = next_attribute_change(&mut self.news) => Some(change.map_or(SubscriptionUpdate::Lost, SubscriptionUpdate::Attributes)),
             () = next_tick(&mut self.refresh) => Some(SubscriptionUpdate::Refresh),
@@ -323,7 +323,9 @@ impl EntityDataSubscription {
         keys.dedup();
         if !keys.is_empty() {
             let ids = self.device_ids();
-            let rows = run_blocking(&self.app, move |tools| watch_existing(tools, ids, &keys));
+            let rows = subscribe_at_all_nodes(&self.app, move |telemetry| {
+                watch_existing(telemetry, ids, &keys)
+            });
             self.rows = Some(rows.await?);
         }
         Ok(())
@@ -505,12 +507,12 @@ async fn next_tick(interval: &mut Option<Interval>) {
 
 /// Follows those of the devices that still exist.
 fn watch_existing(
-    tools: &dyn TelemetryBackend,
+    telemetry: &dyn TelemetryReader,
     mut ids: Vec<String>,
     keys: &[String],
 ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
     loop {
-        match tools.subscribe(&ids, Some(keys)) {
+        match telemetry.subscribe(&ids, Some(keys)) {
             Err(TelemetryBackendError::NoDevice(gone)) if ids.contains(&gone) => {
                 ids.retain(|id| *id != gone);
             }
@@ -530,14 +532,14 @@ async fn read_series(
     let mut space = ValueSpace::new();
     for batch in ids.chunks(HISTORY_BATCH) {
         let (batch, periods) = (batch.to_vec(), periods.clone());
-        let read = run_blocking(app, move |tools| {
+        let read = run_on_all_nodes(app, move |telemetry| {
             let mut series = Vec::with_capacity(batch.len());
             for device in &batch {
-                series.push(read_periods(tools, device, &periods, &mut space)?);
+                series.push(read_periods(telemetry, device, &periods, &mut space)?);
             }
             Ok((series, space))
         });
-        let (more, left) = read.await?;
+        let ((more, left), _) = read.await?;
         series.extend(more);
         space = left;
     }
@@ -545,14 +547,17 @@ async fn read_series(
 }
 
 fn read_periods(
-    tools: &dyn TelemetryBackend,
+    telemetry: &dyn TelemetryReader,
     device: &str,
     periods: &[PeriodCommand],
     space: &mut ValueSpace,
 ) -> Result<KeyValues, TelemetryBackendError> {
     let mut values = KeyValues::new();
     for series in periods {
-        match series.period.read(tools, device, Some(&series.keys), space) {
+        match series
+            .period
+            .read(telemetry, device, Some(&series.keys), space)
+        {
             Err(TelemetryBackendError::NoDevice(_)) => {}
             read => values.extend(read?),
         }

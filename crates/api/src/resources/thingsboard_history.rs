@@ -9,7 +9,7 @@ use series::Aggregate;
 use super::thingsboard::parse_aggregation;
 use crate::query_parameters::MAX_TIME_MS;
 use crate::telemetry_backend::{
-    CalendarUnit, IntervalLength, IntervalQuery, RowQuery, TelemetryBackend, TelemetryBackendError,
+    CalendarUnit, IntervalLength, IntervalQuery, RowQuery, TelemetryBackendError, TelemetryReader,
 };
 
 /// Default number of values per key in one response.
@@ -171,7 +171,7 @@ impl TelemetryHistory {
     /// Reads the values of one device; `None`: of all its keys.
     pub(super) fn read(
         &self,
-        tools: &dyn TelemetryBackend,
+        telemetry: &dyn TelemetryReader,
         device: &str,
         keys: Option<&[String]>,
         space: &mut ValueSpace,
@@ -189,7 +189,7 @@ impl TelemetryHistory {
         };
         match self {
             Self::Latest => {
-                for sample in tools.latest(device, keys)? {
+                for sample in telemetry.latest(device, keys)? {
                     put(sample.key, sample.ts_ms, sample.value);
                 }
             }
@@ -215,7 +215,7 @@ impl TelemetryHistory {
                     IntervalLength::Ms(length_ms) => length_ms / 2,
                     _ => 0,
                 };
-                for row in tools.intervals(&query)? {
+                for row in telemetry.intervals(&query)? {
                     let value = row.values.into_iter().next();
                     if let Some(value) = value.filter(|value| !value.is_null()) {
                         put(row.key, row.ts_ms + middle_ms, value);
@@ -232,7 +232,7 @@ impl TelemetryHistory {
                 let keys = match keys {
                     Some(keys) => keys.to_vec(),
                     None => {
-                        let latest = tools.latest(device, None)?.into_iter();
+                        let latest = telemetry.latest(device, None)?.into_iter();
                         latest.map(|sample| sample.key).take(MAX_KEYS).collect()
                     }
                 };
@@ -248,11 +248,11 @@ impl TelemetryHistory {
                     let mut each = |ts_ms, row: Vec<(String, Value)>| {
                         (row.into_iter()).all(|(key, value)| put(key, ts_ms, value))
                     };
-                    tools.rows(&query, &mut each)?;
+                    telemetry.rows(&query, &mut each)?;
                     if *has_previous_point {
                         query.from_ms = from_ms.saturating_sub(PREVIOUS_POINT_WITHIN_MS).max(0);
                         (query.to_ms, query.limit) = (*from_ms, 1);
-                        tools.rows(&query, &mut each)?;
+                        telemetry.rows(&query, &mut each)?;
                     }
                 }
             }

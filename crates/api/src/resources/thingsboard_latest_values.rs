@@ -12,7 +12,7 @@ use super::{devices, telemetry_query};
 use crate::device_service::{DeviceService, DeviceServiceError};
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
-use crate::telemetry_backend::{TelemetryBackend, TelemetryBackendError};
+use crate::telemetry_backend::{TelemetryBackendError, TelemetryReader, TelemetrySample};
 
 /// Number of devices that are read at once; other work gets the thread in between.
 const BATCH: usize = 500;
@@ -85,13 +85,10 @@ pub(super) async fn read_latest(
         let batch = from..ids.len().min(from + BATCH);
         if keys.iter().any(|key| key.kind == KeyType::TimeSeries) {
             let (ids, keys, batch) = (ids.clone(), keys.clone(), batch.clone());
-            let read = telemetry_query::run_blocking(app, move |tools| {
-                let read = ids[batch]
-                    .iter()
-                    .map(|id| read_latest_telemetry(tools, id, &keys));
-                read.collect::<Result<Vec<_>, _>>()
+            let read = telemetry_query::run_on_all_nodes(app, move |telemetry| {
+                read_latest_telemetry(telemetry, &ids[batch], &keys)
             });
-            for (of_device, read) in latest[from..].iter_mut().zip(read.await?) {
+            for (of_device, read) in latest[from..].iter_mut().zip(read.await?.0) {
                 of_device.extend(read);
             }
         }
@@ -115,30 +112,31 @@ pub(super) async fn read_latest(
     Ok(latest)
 }
 
+/// The latest values of each device.
 fn read_latest_telemetry(
-    tools: &dyn TelemetryBackend,
-    id: &str,
+    telemetry: &dyn TelemetryReader,
+    ids: &[String],
     keys: &[EntityKey],
-) -> Result<Vec<LatestValue>, TelemetryBackendError> {
+) -> Result<Vec<Vec<LatestValue>>, TelemetryBackendError> {
     let wanted = |key: &&EntityKey| key.kind == KeyType::TimeSeries;
     let names: Vec<String> = keys
         .iter()
         .filter(wanted)
         .map(|key| key.key.clone())
         .collect();
-    let samples = match tools.latest(id, Some(&names)) {
-        Err(TelemetryBackendError::NoDevice(_)) => return Ok(Vec::new()),
-        samples => samples?,
-    };
-    let values = samples.into_iter().filter_map(|sample| {
+    let value_of = |sample: TelemetrySample| {
         let is_key = |key: &EntityKey| key.kind == KeyType::TimeSeries && key.key == sample.key;
         Some(LatestValue {
             key: keys.iter().position(is_key)?,
             ts_ms: sample.ts_ms,
             value: to_text(sample.value),
         })
-    });
-    Ok(values.collect())
+    };
+    let latest = telemetry.latest_of_devices(ids, Some(&names))?.into_iter();
+    let latest = latest.map(|samples| samples.unwrap_or_default());
+    Ok(latest
+        .map(|samples| samples.into_iter().filter_map(value_of).collect())
+        .collect())
 }
 
 fn read_attributes(

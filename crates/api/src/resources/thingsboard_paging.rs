@@ -59,6 +59,11 @@ impl PageNumber {
         }
     }
 
+    /// The number of rows of the previous pages, and the maximum number of rows of this one.
+    pub(super) fn range(self) -> (usize, usize) {
+        (self.page as usize * self.size, self.size)
+    }
+
     /// Reads the page; `read` gets the cursor and the maximum number of rows.
     pub(super) fn read_page<R, E>(
         self,
@@ -93,10 +98,10 @@ impl PageNumber {
 
     pub(super) fn to_page_data<R, T>(
         self,
-        (rows, next): PageRows<R>,
+        rows: Vec<R>,
+        has_next: bool,
         shown: impl Fn(&R) -> T,
     ) -> PageData<T> {
-        let has_next = next.is_some();
         PageData {
             total_pages: self.page + 1 + u64::from(has_next),
             total_elements: self.page * self.size as u64 + rows.len() as u64 + u64::from(has_next),
@@ -126,9 +131,10 @@ mod tests {
             [json!(0), json!(1), json!(2)]
         );
         let last = page(2);
-        let rows = last.read_page(read).unwrap();
-        assert_eq!(rows, (vec![json!(6)], None));
-        let shown = last.to_page_data(rows, Value::clone);
+        assert_eq!(last.range(), (6, 3));
+        let (rows, next) = last.read_page(read).unwrap();
+        assert_eq!((&rows, next), (&vec![json!(6)], None));
+        let shown = last.to_page_data(rows, false, Value::clone);
         assert_eq!((shown.total_elements, shown.total_pages), (7, 3));
         assert_eq!(page(3).read_page(read).unwrap(), (vec![], None));
     }

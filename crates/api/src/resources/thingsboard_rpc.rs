@@ -15,11 +15,12 @@ use super::thingsboard_paging::{PAGING, PageData, PageNumber};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::command_service::CommandQuery;
+use crate::cluster_lists;
 use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
+use crate::endpoint_place::EndpointPlace;
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::{Parameter, ParameterType};
+use crate::query_parameters::{NODE, Parameter, ParameterType};
 
 /// A call in ThingsBoard's form. Other fields are ignored.
 #[derive(Deserialize, JsonSchema)]
@@ -123,6 +124,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .tag("commands")
             .path_parameter("id", "Number of the command.")
+            .place(EndpointPlace::Object {
+                path: "/api/v1/commands/{id}",
+            })
+            .parameters(&[NODE])
     };
     vec![
         one_way_endpoint(first(post(
@@ -189,6 +194,7 @@ fn two_way_endpoint(endpoint: Endpoint) -> Endpoint {
 fn with_call_documentation(endpoint: Endpoint) -> Endpoint {
     endpoint
         .role(Role::Operator, EndpointScope::device("id"))
+        .place(EndpointPlace::Device("id"))
         .tag("commands")
         .path_parameter("id", "The device's id, percent-encoded.")
         .request_body::<RpcInput>()
@@ -306,18 +312,7 @@ async fn list(call: ApiCall) -> ApiResult {
         .collect();
     let device = call.path("id").to_owned();
     let page = PageNumber::from_call(&call);
-    let rows = run_blocking(&call.app, move |tools| {
-        page.read_page(|before, limit| {
-            let query = CommandQuery {
-                device: Some(device.clone()),
-                states: states.clone(),
-                before,
-                limit,
-                ..CommandQuery::default()
-            };
-            let page = tools.list(&query)?;
-            Ok((page.commands, page.next.map(|id| id.0)))
-        })
-    });
-    call::json_response(page.to_page_data(rows.await?, to_thingsboard))
+    let newest = cluster_lists::newest_commands(&call.app, device, states, page.range()).await?;
+    let shown = page.to_page_data(newest.rows, newest.has_more, to_thingsboard);
+    call::with_missing_nodes(call::json_response(shown), &newest.missing_nodes)
 }

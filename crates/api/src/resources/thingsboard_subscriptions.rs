@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::devices;
-use super::telemetry_query::run_blocking;
+use super::telemetry_query::{run_on_all_nodes, subscribe_at_all_nodes};
 use super::thingsboard_answers::AnswerSender;
 use super::thingsboard_history::{
     KeyValues, MAX_KEYS, PeriodFields, TelemetryHistory, ValueSpace, to_text,
@@ -252,10 +252,11 @@ impl Subscription {
     ) -> Result<(), ProblemDetails> {
         let (device, keys, history) = (self.device.clone(), self.keys.clone(), history.clone());
         let turn = out.turn().await;
-        let values = run_blocking(app, move |tools| {
-            history.read(tools, &device, keys.as_deref(), &mut ValueSpace::new())
+        let read = run_on_all_nodes(app, move |telemetry| {
+            history.read(telemetry, &device, keys.as_deref(), &mut ValueSpace::new())
         });
-        turn.send(answer(self.id, values.await?)).await;
+        let (values, _) = read.await?;
+        turn.send(answer(self.id, values)).await;
         Ok(())
     }
 
@@ -267,10 +268,10 @@ impl Subscription {
     ) -> Result<(), ProblemDetails> {
         // Subscribed before reading, so that nothing is missed in between.
         let (device, keys) = (self.device.clone(), self.keys.clone());
-        let rows = run_blocking(app, move |tools| {
-            tools.subscribe(&[device], keys.as_deref())
-        });
-        let mut rows = rows.await?;
+        let mut rows = subscribe_at_all_nodes(app, move |telemetry| {
+            telemetry.subscribe(&[device], keys.as_deref())
+        })
+        .await?;
         self.send_telemetry(history, app, out).await?;
         while let Some(item) = rows.next().await {
             match item {
@@ -283,7 +284,7 @@ impl Subscription {
                     }
                 }
                 // After a loss the latest values are sent again.
-                LiveTelemetryItem::Lost(_) => {
+                LiveTelemetryItem::Lost(_) | LiveTelemetryItem::MissingNodes(_) => {
                     self.send_telemetry(&TelemetryHistory::Latest, app, out)
                         .await?
                 }

@@ -14,6 +14,7 @@ use crate::blocking;
 use crate::call::ApiCall;
 use crate::device_http_backend::DeviceHttpError;
 use crate::endpoint::{Endpoint, EndpointScope, delete, post};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
 
@@ -46,6 +47,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let of_device = |endpoint: Endpoint| {
         endpoint
             .role(Role::Operator, EndpointScope::device("id"))
+            .place(EndpointPlace::Device("id"))
             .path_parameter("id", "The device's id, percent-encoded.")
     };
     let attributes = |path: &str, id: &str| {
@@ -97,6 +99,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "thingsboardDeleteTelemetry",
             delete_telemetry,
         ))
+        .place(EndpointPlace::AllNodes(MergedAnswer::Executed))
         .tag("telemetry")
         .summary("Delete telemetry (ThingsBoard)")
         .parameters(&[KEYS, ALL_DATA, START, END, REWRITE_LATEST, DELETE_LATEST])

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use api::{
     AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind,
     DeviceRejectionList, ImportedRow, IntervalQuery, IntervalRow, LiveTelemetryStream, NextCommand,
-    RequestedAttributes, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetrySample,
-    TelemetryTable,
+    RequestedAttributes, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetryReader,
+    TelemetrySample, TelemetryTable,
 };
 use namespaces::NamespaceSelection;
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn device_not_found(device: &str) -> TelemetryBackendError {
     TelemetryBackendError::NoDevice(device.to_owned())
 }
 
-impl TelemetryBackend for NoTelemetryBackend {
+impl TelemetryReader for NoTelemetryBackend {
     fn latest(
         &self,
         device: &str,
@@ -101,15 +101,6 @@ impl TelemetryBackend for NoTelemetryBackend {
         Err(device_not_found(&query.device))
     }
 
-    fn import_rows(
-        &self,
-        rows: &[ImportedRow],
-        _: &NamespaceSelection,
-    ) -> Result<Vec<Result<(), String>>, TelemetryBackendError> {
-        let reason = || "there are no devices".to_owned();
-        Ok(rows.iter().map(|_| Err(reason())).collect())
-    }
-
     fn parquet_table<'a>(
         &'a self,
         _: &'a mut (dyn io::Write + Send),
@@ -125,6 +116,25 @@ impl TelemetryBackend for NoTelemetryBackend {
         ))
     }
 
+    fn subscribe(
+        &self,
+        devices: &[String],
+        _: Option<&[String]>,
+    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
+        Err(device_not_found(devices.first().map_or("", String::as_str)))
+    }
+}
+
+impl TelemetryBackend for NoTelemetryBackend {
+    fn import_rows(
+        &self,
+        rows: &[ImportedRow],
+        _: &NamespaceSelection,
+    ) -> Result<Vec<Result<(), String>>, TelemetryBackendError> {
+        let reason = || "there are no devices".to_owned();
+        Ok(rows.iter().map(|_| Err(reason())).collect())
+    }
+
     fn delete(
         &self,
         device: &str,
@@ -137,13 +147,5 @@ impl TelemetryBackend for NoTelemetryBackend {
 
     fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError> {
         Err(device_not_found(device))
-    }
-
-    fn subscribe(
-        &self,
-        devices: &[String],
-        _: Option<&[String]>,
-    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
-        Err(device_not_found(devices.first().map_or("", String::as_str)))
     }
 }

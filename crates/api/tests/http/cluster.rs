@@ -21,10 +21,8 @@ async fn start(
     first: Option<&Arc<FakeState>>,
     third: Option<&Arc<FakeState>>,
 ) -> Server {
-    let cluster = FakeCluster {
-        node: "node-2",
-        others: vec![("node-1", first.cloned()), ("node-3", third.cloned())],
-    };
+    let others = vec![("node-1", first.cloned()), ("node-3", third.cloned())];
+    let cluster = FakeCluster::new("node-2", others);
     assert!(own.cluster.set(cluster).is_ok());
     Server::start(own).await
 }

@@ -7,7 +7,7 @@ use api::{
     AnonymousRole, ApiParts, BackendObjectKind, ClusterBackend, ClusterChangeError, ClusterStatus,
     ConsoleFile, ConsoleSite, EvictFuture, HttpConfig, NodeAnswerFuture, NodeBackend,
     NodeCallHandler, NodeFuture, NotReadyReason, ObjectBackend, ObjectValidationError,
-    ProgramBackend, SettingChangeError, SettingInfo,
+    ProgramBackend, SettingChangeError, SettingInfo, TelemetryBackend,
 };
 use broker::config::BindAddress;
 use broker::control::{
@@ -51,6 +51,10 @@ pub(crate) struct FakeState {
     pub(crate) has_console: AtomicBool,
     /// The cluster that the node is a member of.
     pub(crate) cluster: OnceLock<FakeCluster>,
+    /// Other nodes cannot reach it.
+    pub(crate) is_unreachable: AtomicBool,
+    /// `None`: it has no telemetry.
+    pub(crate) telemetry: OnceLock<Arc<dyn TelemetryBackend>>,
     events: Mutex<Option<broadcast::Sender<Arc<BrokerEvent>>>>,
 }
 
@@ -456,6 +460,31 @@ pub(crate) struct FakeCluster {
     pub(crate) node: &'static str,
     /// Sorted by name; without a state, the node does not answer.
     pub(crate) others: Vec<(&'static str, Option<Arc<FakeState>>)>,
+    /// The API of this node.
+    api: OnceLock<Arc<dyn NodeCallHandler>>,
+}
+
+impl FakeCluster {
+    pub(crate) fn new(
+        node: &'static str,
+        others: Vec<(&'static str, Option<Arc<FakeState>>)>,
+    ) -> Self {
+        Self {
+            node,
+            others,
+            api: OnceLock::new(),
+        }
+    }
+
+    fn state_of(&self, node: &str) -> Result<Arc<FakeState>, String> {
+        let mut others = self.others.iter();
+        let (_, state) = others.find(|(name, _)| *name == node).unwrap();
+        let state = state.as_ref();
+        let state = state.filter(|state| !state.is_unreachable.load(Ordering::SeqCst));
+        state
+            .cloned()
+            .ok_or_else(|| "it cannot be reached".to_owned())
+    }
 }
 
 impl ClusterBackend for FakeCluster {
@@ -474,18 +503,34 @@ impl ClusterBackend for FakeCluster {
 
     fn request<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a> {
         Box::pin(async move {
-            let mut others = self.others.iter();
-            let (name, state) = others.find(|(name, _)| *name == node).unwrap();
-            let state = state.clone().ok_or("it cannot be reached")?;
-            let answer = api::answer_node_request(&FakeBackend(state), name, &request).await?;
+            let state = self.state_of(node)?;
+            let answer = api::answer_node_request(&FakeBackend(state), node, &request).await?;
             Ok(answer.into())
         })
     }
 
-    fn attach_api(&self, _api: Arc<dyn NodeCallHandler>) {}
+    fn attach_api(&self, api: Arc<dyn NodeCallHandler>) {
+        assert!(self.api.set(api).is_ok(), "attached once");
+    }
 
-    fn call<'a>(&'a self, _node: &'a str, _request: Vec<u8>) -> NodeAnswerFuture<'a> {
-        Box::pin(async { Err("it cannot be reached".to_owned()) })
+    fn call<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a> {
+        Box::pin(async move {
+            let state = self.state_of(node)?;
+            let api = state.cluster.get().and_then(|cluster| cluster.api.get());
+            let answering = api
+                .ok_or("its HTTP API is not served")?
+                .answer(request.into());
+            let mut lost = tokio::time::interval(std::time::Duration::from_millis(5));
+            tokio::pin!(answering);
+            loop {
+                tokio::select! {
+                    answer = &mut answering => return Ok(answer?.into()),
+                    _ = lost.tick() => {
+                        self.state_of(node)?;
+                    }
+                }
+            }
+        })
     }
 
     fn set_draining<'a>(&'a self, _node: &'a str, _is_draining: bool) -> EvictFuture<'a> {
@@ -723,7 +768,10 @@ impl Server {
             commands: api::CommandService::new(commands, devices.clone()),
             devices,
             console: state.clone(),
-            telemetry_backend: Arc::new(NoTelemetryBackend),
+            telemetry_backend: match state.telemetry.get() {
+                Some(telemetry) => telemetry.clone(),
+                None => Arc::new(NoTelemetryBackend),
+            },
             alarms,
             device_http_backend: Arc::new(NoDeviceHttpBackend),
             relay,

@@ -91,7 +91,7 @@ async fn list_clients(
 }
 
 /// The columns of rows that have a node only in a cluster.
-fn columns_with_node(rows: &[Value], columns: &[Column]) -> Vec<Column> {
+pub(super) fn columns_with_node(rows: &[Value], columns: &[Column]) -> Vec<Column> {
     let mut columns = columns.to_vec();
     if rows.iter().any(|row| row["node"].is_string()) {
         columns.insert(1, ("NODE", "node"));

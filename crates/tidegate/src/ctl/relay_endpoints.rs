@@ -4,6 +4,7 @@ use clap::Subcommand;
 
 use outbound::url_encoding::url_encode;
 
+use super::broker_commands::columns_with_node;
 use super::http::ApiClient;
 use super::limit_args::LimitArgs;
 use super::objects::{ObjectKindArg, ObjectsCommand};
@@ -71,12 +72,14 @@ impl RelayEndpointsCommand {
             }
             Self::Connections { id, limit } => {
                 let rows = client.rows(&of(&id, "connections"), limit.limit).await?;
-                output.print_rows(rows, CONNECTION_COLUMNS)
+                let columns = columns_with_node(&rows.0, CONNECTION_COLUMNS);
+                output.print_rows(rows, &columns)
             }
             Self::Messages { id } => {
                 let messages = client.get(&of(&id, "messages")).await?;
                 let rows = messages.as_array().cloned().unwrap_or_default();
-                output.print_rows((rows, false), MESSAGE_COLUMNS)
+                let columns = columns_with_node(&rows, MESSAGE_COLUMNS);
+                output.print_rows((rows, false), &columns)
             }
             Self::Disconnect { id, connection_id } => {
                 let path = format!("connections/{}", url_encode(&connection_id));

@@ -1,6 +1,6 @@
 //! Answers the requests of devices at relay endpoints: `config_query`, `status_sync` and `data_sync`.
 
-use api::{IntervalLength, IntervalQuery, RowQuery, TelemetryBackend as _, TelemetryBackendError};
+use api::{IntervalLength, IntervalQuery, RowQuery, TelemetryBackendError, TelemetryReader as _};
 use devices::platform::Platform;
 use devices::{AttributeScope, Device, DeviceStates};
 use relay::{DeviceRequest, RequestError};

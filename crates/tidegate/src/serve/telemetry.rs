@@ -10,7 +10,7 @@ use std::sync::Arc;
 use api::{
     DeviceRejectionList, ImportedRow, IntervalQuery, IntervalRow, LiveTelemetryItem,
     LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend, TelemetryBackendError,
-    TelemetrySample, TelemetryTable,
+    TelemetryReader, TelemetrySample, TelemetryTable,
 };
 use devices::ingest::Pipeline;
 use devices::live::{LiveTelemetry, LiveValue, TelemetryWatcher};
@@ -163,7 +163,7 @@ fn point_value<'a>(value: &'a Value, json: Option<&'a str>) -> Option<PointValue
     })
 }
 
-impl TelemetryBackend for TelemetryService {
+impl TelemetryReader for TelemetryService {
     fn latest(
         &self,
         device: &str,
@@ -217,29 +217,6 @@ impl TelemetryBackend for TelemetryService {
         Ok(writer.rows)
     }
 
-    fn import_rows(
-        &self,
-        rows: &[ImportedRow],
-        namespaces: &NamespaceSelection,
-    ) -> Result<Vec<Result<(), String>>, TelemetryBackendError> {
-        let mut results = Vec::with_capacity(rows.len());
-        let mut ticket = None;
-        for row in rows {
-            results.push(match self.import_row(row, namespaces)? {
-                Ok(last) => {
-                    ticket = Some(last);
-                    Ok(())
-                }
-                Err(reason) => Err(reason),
-            });
-        }
-        if let Some(ticket) = ticket {
-            let durable = self.series.wait_until_durable(ticket);
-            durable.map_err(to_backend_error)?;
-        }
-        Ok(results)
-    }
-
     #[cfg(feature = "parquet")]
     fn parquet_table<'a>(
         &'a self,
@@ -268,6 +245,62 @@ impl TelemetryBackend for TelemetryService {
         let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
         let keys = self.key_ids(Some(&query.keys)).unwrap_or_default();
         telemetry_intervals::query_intervals(&self.series, query, (&numbers, &keys))
+    }
+
+    fn subscribe(
+        &self,
+        devices: &[String],
+        keys: Option<&[String]>,
+    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
+        let numbers = devices.iter().map(|device| self.device_no(device));
+        let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
+        // A requested key may not exist yet; without ids the filter compares names.
+        let known = self.key_ids(keys).filter(|known| {
+            let wanted = keys.map_or(0, <[String]>::len);
+            known.len() == wanted
+        });
+        let names = match known {
+            None => keys.map(<[String]>::to_vec),
+            Some(_) => None,
+        };
+        let keys = known;
+        let watching = self.live.watch(&numbers, keys.as_deref());
+        let watching = watching.map_err(|error| TelemetryBackendError::Parameter {
+            name: "devices",
+            detail: error.to_string(),
+        })?;
+        let devices = numbers.into_iter().zip(devices.iter().cloned());
+        Ok(Box::new(WatchedTelemetry {
+            series: self.series.clone(),
+            devices: devices.collect(),
+            keys: names,
+            watching,
+        }))
+    }
+}
+
+impl TelemetryBackend for TelemetryService {
+    fn import_rows(
+        &self,
+        rows: &[ImportedRow],
+        namespaces: &NamespaceSelection,
+    ) -> Result<Vec<Result<(), String>>, TelemetryBackendError> {
+        let mut results = Vec::with_capacity(rows.len());
+        let mut ticket = None;
+        for row in rows {
+            results.push(match self.import_row(row, namespaces)? {
+                Ok(last) => {
+                    ticket = Some(last);
+                    Ok(())
+                }
+                Err(reason) => Err(reason),
+            });
+        }
+        if let Some(ticket) = ticket {
+            let durable = self.series.wait_until_durable(ticket);
+            durable.map_err(to_backend_error)?;
+        }
+        Ok(results)
     }
 
     fn delete(
@@ -308,37 +341,6 @@ impl TelemetryBackend for TelemetryService {
             rejections: rejections.collect(),
         })
     }
-
-    fn subscribe(
-        &self,
-        devices: &[String],
-        keys: Option<&[String]>,
-    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
-        let numbers = devices.iter().map(|device| self.device_no(device));
-        let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
-        // A requested key may not exist yet; without ids the filter compares names.
-        let known = self.key_ids(keys).filter(|known| {
-            let wanted = keys.map_or(0, <[String]>::len);
-            known.len() == wanted
-        });
-        let names = match known {
-            None => keys.map(<[String]>::to_vec),
-            Some(_) => None,
-        };
-        let keys = known;
-        let watching = self.live.watch(&numbers, keys.as_deref());
-        let watching = watching.map_err(|error| TelemetryBackendError::Parameter {
-            name: "devices",
-            detail: error.to_string(),
-        })?;
-        let devices = numbers.into_iter().zip(devices.iter().cloned());
-        Ok(Box::new(WatchedTelemetry {
-            series: self.series.clone(),
-            devices: devices.collect(),
-            keys: names,
-            watching,
-        }))
-    }
 }
 
 #[cfg(feature = "parquet")]
@@ -354,6 +356,21 @@ impl TelemetryTable for ServiceTable<'_> {
         let add = &mut |row: SeriesRow<'_>| self.table.add(&query.device, &row);
         self.service.read(device, query, add)?;
         self.table.check()
+    }
+
+    fn add_row(
+        &mut self,
+        device: &str,
+        ts_ms: i64,
+        values: &[(String, Value)],
+    ) -> Result<(), TelemetryBackendError> {
+        for (key, value) in values {
+            let text = json_text(value);
+            if let Some(value) = point_value(value, text.as_deref()) {
+                self.table.add_value(ts_ms, device, key, value)?;
+            }
+        }
+        Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<(), TelemetryBackendError> {

@@ -58,6 +58,18 @@ impl<'a> ParquetTable<'a> {
         ControlFlow::Continue(())
     }
 
+    /// Adds one value.
+    pub(super) fn add_value(
+        &mut self,
+        ts_ms: i64,
+        device: &str,
+        key: &str,
+        value: series::PointValue<'_>,
+    ) -> Result<(), TelemetryBackendError> {
+        let line = row_columns(ts_ms, device, key, value);
+        self.file.put_row(&line).map_err(to_backend_error)
+    }
+
     /// Reports a write error of the rows that were added.
     pub(super) fn check(&mut self) -> Result<(), TelemetryBackendError> {
         self.failure

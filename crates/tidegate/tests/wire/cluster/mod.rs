@@ -7,6 +7,7 @@ mod drains;
 mod failover;
 mod failures;
 mod kills;
+mod live_streams;
 mod messages;
 mod objects;
 mod partitions;

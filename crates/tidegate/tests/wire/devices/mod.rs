@@ -19,7 +19,7 @@ mod long_polls;
 mod objects;
 mod storage_full;
 mod storm;
-mod telemetry;
+pub(crate) mod telemetry;
 mod telemetry_files;
 mod thingsboard;
 mod thingsboard_rest;

@@ -130,13 +130,13 @@ fn intervals_keep_the_types_of_values_and_follow_the_calendar() {
 }
 
 /// A stream of Server-Sent Events.
-struct EventStream {
+pub(crate) struct EventStream {
     stream: TcpStream,
     text: String,
 }
 
 impl EventStream {
-    fn open(node: &Node, path: &str) -> Self {
+    pub(crate) fn open(node: &Node, path: &str) -> Self {
         let mut stream = TcpStream::connect(node.address("http")).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let request = format!("GET /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
@@ -164,7 +164,7 @@ impl EventStream {
         }
     }
 
-    fn next(&mut self) -> Value {
+    pub(crate) fn next(&mut self) -> Value {
         loop {
             let line = self.until("\n");
             if let Some(json) = line.strip_prefix("data: ") {

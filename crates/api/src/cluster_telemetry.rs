@@ -1,0 +1,502 @@
+//! The telemetry of all nodes of a cluster.
+//!
+//! A device that has moved has parts of its telemetry at several nodes. Rows are merged by their times, page by page, so
+//! that a long time range needs little memory. The threads that read wait for other nodes; those of other nodes that
+//! answer never do, so that nodes cannot wait for each other.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::join_all;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokio::runtime::Handle;
+
+use crate::cluster_backend::ClusterBackend;
+use crate::cluster_live::{self, ClusterLiveStream};
+use crate::merged_answers::NodeAnswer;
+use crate::merged_intervals::MergedIntervals;
+use crate::node_calls::ask_about_telemetry;
+use crate::node_live::SharedWatch;
+use crate::node_telemetry::{
+    RowPage, SharedInterval, SharedIntervalQuery, SharedRow, SharedSample, TelemetryQuestion,
+    read_page,
+};
+use crate::state::ApiState;
+use crate::telemetry_backend::{
+    IntervalQuery, IntervalRow, LiveTelemetryStream, RowQuery, TelemetryBackend,
+    TelemetryBackendError, TelemetryReader, TelemetrySample, TelemetryTable,
+};
+
+/// Rows that are read from a node at a time.
+const PAGE_ROWS: usize = 5000;
+/// Size of the rows of all nodes that are read at a time; a row may be larger.
+const MAX_PAGE_BYTES: usize = 8 << 20;
+/// The same of one node.
+const MAX_NODE_PAGE_BYTES: usize = 1 << 20;
+/// Devices whose latest values are asked for at a time.
+const LATEST_DEVICES: usize = 500;
+/// Size of a piece of written rows.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What becomes of a query if a node does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AbsentNodes {
+    /// Its telemetry is missing, and it is named.
+    Omitted,
+    /// The query fails.
+    Refused,
+}
+
+/// Reads the telemetry of all nodes.
+pub(crate) struct ClusterTelemetry {
+    app: Arc<ApiState>,
+    local: Arc<dyn TelemetryBackend>,
+    runtime: Handle,
+    absent: AbsentNodes,
+    missing_nodes: Mutex<BTreeSet<String>>,
+}
+
+impl ClusterTelemetry {
+    /// `None`: this node is in no cluster. Must be called within the runtime of the API.
+    pub(crate) fn new(app: &Arc<ApiState>, absent: AbsentNodes) -> Option<Self> {
+        app.program.cluster_backend()?;
+        Some(Self {
+            app: app.clone(),
+            local: app.telemetry_backend.clone(),
+            runtime: Handle::current(),
+            absent,
+            missing_nodes: Mutex::default(),
+        })
+    }
+
+    /// Names of the nodes that did not answer.
+    pub(crate) fn missing_nodes(&self) -> Vec<String> {
+        let missing = self.missing_nodes.lock();
+        let missing = missing.unwrap_or_else(PoisonError::into_inner);
+        missing.iter().cloned().collect()
+    }
+
+    fn cluster(&self) -> &dyn ClusterBackend {
+        let cluster = self.app.program.cluster_backend();
+        cluster.expect("a node does not leave its cluster while it runs")
+    }
+
+    /// The other nodes, without those that did not answer this query before.
+    fn others(&self) -> Vec<String> {
+        let missing = self.missing_nodes();
+        let mut others = self.cluster().other_nodes();
+        others.retain(|node| !missing.contains(node));
+        others
+    }
+
+    /// Asks these nodes at the same time. Those that do not answer are left out, or let the query fail.
+    fn ask<T: DeserializeOwned>(
+        &self,
+        questions: Vec<(String, TelemetryQuestion)>,
+    ) -> Result<Vec<(String, T)>, TelemetryBackendError> {
+        let asked = questions.into_iter().map(|(node, question)| async move {
+            let answer = ask_about_telemetry::<T>(&self.app, &node, question).await;
+            (node, answer)
+        });
+        let mut answers = Vec::new();
+        for (node, answer) in self.runtime.block_on(join_all(asked)) {
+            match answer {
+                Ok(answer) => answers.push((node, answer)),
+                Err(reason) if self.absent == AbsentNodes::Refused => {
+                    return Err(TelemetryBackendError::Unavailable(format!(
+                        "the node {node:?} of the cluster, which may have telemetry, does not answer: {reason}. Repeat the request when the node can be reached, or remove the node from the cluster if it does not come back"
+                    )));
+                }
+                Err(reason) => {
+                    tracing::debug!(node, reason, "another node of the cluster did not answer");
+                    let missing = self.missing_nodes.lock();
+                    missing.unwrap_or_else(PoisonError::into_inner).insert(node);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    fn ask_all<T: DeserializeOwned>(
+        &self,
+        question: &TelemetryQuestion,
+    ) -> Result<Vec<(String, T)>, TelemetryBackendError> {
+        let others = self.others().into_iter();
+        self.ask(others.map(|node| (node, question.clone())).collect())
+    }
+}
+
+/// Keeps the later sample of each key.
+fn add_samples(known: &mut BTreeMap<String, TelemetrySample>, samples: Vec<TelemetrySample>) {
+    for sample in samples {
+        let is_later = known
+            .get(&sample.key)
+            .is_none_or(|known| known.ts_ms < sample.ts_ms);
+        if is_later {
+            known.insert(sample.key.clone(), sample);
+        }
+    }
+}
+
+impl TelemetryReader for ClusterTelemetry {
+    fn latest(
+        &self,
+        device: &str,
+        keys: Option<&[String]>,
+    ) -> Result<Vec<TelemetrySample>, TelemetryBackendError> {
+        let latest = self.latest_of_devices(&[device.to_owned()], keys)?;
+        let samples = latest.into_iter().next().flatten();
+        samples.ok_or_else(|| TelemetryBackendError::NoDevice(device.to_owned()))
+    }
+
+    fn latest_of_devices(
+        &self,
+        devices: &[String],
+        keys: Option<&[String]>,
+    ) -> Result<Vec<Option<Vec<TelemetrySample>>>, TelemetryBackendError> {
+        let local = self.local.latest_of_devices(devices, keys)?;
+        let mut latest: Vec<Option<BTreeMap<_, _>>> = Vec::with_capacity(local.len());
+        for samples in local {
+            latest.push(samples.map(|samples| {
+                let mut known = BTreeMap::new();
+                add_samples(&mut known, samples);
+                known
+            }));
+        }
+        // How many devices each node has answered for.
+        let others = self.others().into_iter();
+        let mut answered: BTreeMap<String, usize> = others.map(|node| (node, 0)).collect();
+        loop {
+            answered.retain(|_, count| *count < devices.len());
+            if answered.is_empty() {
+                break;
+            }
+            let questions = answered.iter().map(|(node, count)| {
+                let rest = devices[*count..].iter().take(LATEST_DEVICES);
+                let question = TelemetryQuestion::Latest {
+                    devices: rest.cloned().collect(),
+                    keys: keys.map(<[String]>::to_vec),
+                };
+                (node.clone(), question)
+            });
+            let answers = self.ask::<Vec<Vec<SharedSample>>>(questions.collect())?;
+            let mut next = BTreeMap::new();
+            for (node, answer) in answers {
+                let begin = answered.get(&node).copied().unwrap_or_default();
+                // An empty answer would be asked for forever.
+                let end = begin + answer.len().max(1);
+                for (known, samples) in latest[begin..].iter_mut().zip(answer) {
+                    if let Some(known) = known {
+                        let samples = samples.into_iter().map(TelemetrySample::from);
+                        add_samples(known, samples.collect());
+                    }
+                }
+                next.insert(node, end);
+            }
+            answered = next;
+        }
+        let latest = latest.into_iter();
+        Ok(latest
+            .map(|samples| samples.map(|samples| samples.into_values().collect()))
+            .collect())
+    }
+
+    fn rows(
+        &self,
+        query: &RowQuery,
+        each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
+    ) -> Result<(), TelemetryBackendError> {
+        let mut merge = RowMerge::begin(self, query)?;
+        if merge.is_local_only() {
+            return self.local.rows(query, each);
+        }
+        while let Some((ts_ms, values)) = merge.next_row()? {
+            if !each(ts_ms, values) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_rows(
+        &self,
+        query: &RowQuery,
+        separator: u8,
+        out: &mut Vec<u8>,
+        full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<usize, TelemetryBackendError> {
+        let mut merge = RowMerge::begin(self, query)?;
+        if merge.is_local_only() {
+            return self.local.write_rows(query, separator, out, full);
+        }
+        let mut rows = 0;
+        while let Some((ts_ms, values)) = merge.next_row()? {
+            let values: Map<String, Value> = values.into_iter().collect();
+            let row = json!({"ts_ms": ts_ms, "values": values});
+            out.extend_from_slice(row.to_string().as_bytes());
+            out.push(separator);
+            rows += 1;
+            if out.len() >= PIECE_BYTES && !full(out) {
+                break;
+            }
+        }
+        Ok(rows)
+    }
+
+    fn parquet_table<'a>(
+        &'a self,
+        out: &'a mut (dyn io::Write + Send),
+    ) -> Result<Box<dyn TelemetryTable + 'a>, TelemetryBackendError> {
+        Ok(Box::new(ClusterTable {
+            telemetry: self,
+            table: self.local.parquet_table(out)?,
+        }))
+    }
+
+    fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError> {
+        let merged = MergedIntervals::of_query(query);
+        let functions = merged.needed_functions();
+        let local = self.local.intervals(&IntervalQuery {
+            functions: functions.clone(),
+            ..query.clone()
+        })?;
+        let question = TelemetryQuestion::Intervals(SharedIntervalQuery::new(query, &functions));
+        let mut parts = vec![local];
+        for (_, rows) in self.ask_all::<Vec<SharedInterval>>(&question)? {
+            parts.push(rows.into_iter().map(IntervalRow::from).collect());
+        }
+        let answers = parts.into_iter().map(|rows| {
+            let rows = rows.into_iter().map(|row| {
+                let names = functions.iter().map(|function| function.name().to_owned());
+                let values: Map<String, Value> = names.zip(row.values).collect();
+                json!({"device": row.device, "key": row.key, "ts_ms": row.ts_ms, "values": values})
+            });
+            NodeAnswer {
+                node: String::new(),
+                body: json!({"data": rows.collect::<Vec<_>>()}),
+            }
+        });
+        let mut answer = merged.merge(answers.collect());
+        let Value::Array(rows) = answer["data"].take() else {
+            return Ok(Vec::new());
+        };
+        let rows = rows.into_iter().map(|mut row| IntervalRow {
+            device: row["device"].as_str().map(str::to_owned),
+            key: row["key"].as_str().unwrap_or_default().to_owned(),
+            ts_ms: row["ts_ms"].as_i64().unwrap_or_default(),
+            values: (query.functions.iter())
+                .map(|function| row["values"][function.name()].take())
+                .collect(),
+        });
+        Ok(rows.collect())
+    }
+
+    fn subscribe(
+        &self,
+        devices: &[String],
+        keys: Option<&[String]>,
+    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
+        let local = self.local.subscribe(devices, keys)?;
+        let shared = SharedWatch::Telemetry {
+            devices: devices.to_vec(),
+            keys: keys.map(<[String]>::to_vec),
+        };
+        let watching = cluster_live::watch(&self.app, shared);
+        Ok(match self.runtime.block_on(watching) {
+            Some(others) => Box::new(ClusterLiveStream { local, others }),
+            None => local,
+        })
+    }
+}
+
+/// The rows of one node that are being merged.
+struct RowSource {
+    /// `None`: this one.
+    node: Option<String>,
+    rows: VecDeque<SharedRow>,
+    /// What is left to read; `None`: nothing.
+    rest: Option<RowQuery>,
+}
+
+/// A time, and the values by key.
+type MergedRow = (i64, Vec<(String, Value)>);
+
+/// Merges the rows of all nodes. Values of one time that several nodes have are one row.
+struct RowMerge<'a> {
+    telemetry: &'a ClusterTelemetry,
+    sources: Vec<RowSource>,
+    newest_first: bool,
+    /// Rows until the limit of the query.
+    remaining: usize,
+    max_page_bytes: usize,
+}
+
+impl<'a> RowMerge<'a> {
+    /// Reads the first pages of the other nodes.
+    fn begin(
+        telemetry: &'a ClusterTelemetry,
+        query: &RowQuery,
+    ) -> Result<Self, TelemetryBackendError> {
+        let others = telemetry.others();
+        let max_page_bytes = (MAX_PAGE_BYTES / (others.len() + 1)).min(MAX_NODE_PAGE_BYTES);
+        let nodes = others.into_iter().map(Some);
+        let sources = nodes.chain([None]).map(|node| RowSource {
+            node,
+            rows: VecDeque::new(),
+            rest: Some(query.clone()),
+        });
+        let mut merge = Self {
+            telemetry,
+            sources: sources.collect(),
+            newest_first: query.newest_first,
+            remaining: query.limit,
+            max_page_bytes,
+        };
+        merge.read_others()?;
+        Ok(merge)
+    }
+
+    /// No other node has rows, so that those of this node need not be merged.
+    fn is_local_only(&self) -> bool {
+        let mut others = self.sources.iter().filter(|source| source.node.is_some());
+        others.all(|source| source.rows.is_empty() && source.rest.is_none())
+    }
+
+    fn page_query(&self, rest: &RowQuery) -> RowQuery {
+        RowQuery {
+            limit: self.remaining.min(PAGE_ROWS),
+            ..rest.clone()
+        }
+    }
+
+    /// Reads the next page of each other node whose page has ended.
+    fn read_others(&mut self) -> Result<(), TelemetryBackendError> {
+        let mut questions = Vec::new();
+        for source in &self.sources {
+            if let (Some(node), Some(rest)) = (&source.node, &source.rest)
+                && source.rows.is_empty()
+            {
+                let question = TelemetryQuestion::Rows {
+                    query: self.page_query(rest),
+                    max_bytes: self.max_page_bytes,
+                };
+                questions.push((node.clone(), question));
+            }
+        }
+        if questions.is_empty() {
+            return Ok(());
+        }
+        let mut pages: BTreeMap<String, RowPage> =
+            self.telemetry.ask(questions)?.into_iter().collect();
+        for source in &mut self.sources {
+            if let Some(node) = &source.node
+                && source.rows.is_empty()
+                && source.rest.is_some()
+            {
+                match pages.remove(node) {
+                    Some(page) => source.add(page),
+                    // It did not answer.
+                    None => source.rest = None,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the next page of this node if its page has ended.
+    fn read_own(&mut self) -> Result<(), TelemetryBackendError> {
+        let own = self.sources.iter().position(|source| source.node.is_none());
+        let Some(own) = own else {
+            return Ok(());
+        };
+        if let Some(rest) = &self.sources[own].rest
+            && self.sources[own].rows.is_empty()
+        {
+            let query = self.page_query(rest);
+            let page = read_page(&*self.telemetry.local, &query, self.max_page_bytes)?;
+            self.sources[own].add(page);
+        }
+        Ok(())
+    }
+
+    fn next_row(&mut self) -> Result<Option<MergedRow>, TelemetryBackendError> {
+        if self.remaining == 0 {
+            return Ok(None);
+        }
+        self.read_others()?;
+        self.read_own()?;
+        let heads = self.sources.iter().filter_map(|source| {
+            let row = source.rows.front()?;
+            Some(row.0)
+        });
+        let next = match self.newest_first {
+            true => heads.max(),
+            false => heads.min(),
+        };
+        let Some(ts_ms) = next else {
+            return Ok(None);
+        };
+        let mut values: Vec<(String, Value)> = Vec::new();
+        for source in &mut self.sources {
+            let Some(SharedRow(_, more)) = source.rows.pop_front_if(|row| row.0 == ts_ms) else {
+                continue;
+            };
+            for (key, value) in more {
+                if !values.iter().any(|(known, _)| *known == key) {
+                    values.push((key, value.into()));
+                }
+            }
+        }
+        self.remaining -= 1;
+        Ok(Some((ts_ms, values)))
+    }
+}
+
+impl RowSource {
+    fn add(&mut self, page: RowPage) {
+        let last = page.rows.last().map(|row| row.0);
+        match (&mut self.rest, last) {
+            (Some(rest), Some(last)) if !page.is_last => match rest.newest_first {
+                // The end is exclusive.
+                true => rest.to_ms = last,
+                false => rest.from_ms = last + 1,
+            },
+            _ => self.rest = None,
+        }
+        self.rows.extend(page.rows);
+    }
+}
+
+/// A Parquet file with the rows of all nodes.
+struct ClusterTable<'a> {
+    telemetry: &'a ClusterTelemetry,
+    table: Box<dyn TelemetryTable + 'a>,
+}
+
+impl TelemetryTable for ClusterTable<'_> {
+    fn add(&mut self, query: &RowQuery) -> Result<(), TelemetryBackendError> {
+        let mut merge = RowMerge::begin(self.telemetry, query)?;
+        if merge.is_local_only() {
+            return self.table.add(query);
+        }
+        while let Some((ts_ms, values)) = merge.next_row()? {
+            self.table.add_row(&query.device, ts_ms, &values)?;
+        }
+        Ok(())
+    }
+
+    fn add_row(
+        &mut self,
+        device: &str,
+        ts_ms: i64,
+        values: &[(String, Value)],
+    ) -> Result<(), TelemetryBackendError> {
+        self.table.add_row(device, ts_ms, values)
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), TelemetryBackendError> {
+        self.table.finish()
+    }
+}

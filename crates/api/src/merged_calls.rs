@@ -1,0 +1,112 @@
+//! A request that all nodes execute: how it is changed for them, and how their answers become one.
+
+use axum::body::Bytes;
+use axum::response::Response;
+use serde_json::Value;
+
+use crate::call;
+use crate::endpoint_place::MergedAnswer;
+use crate::merged_answers::{self, NodeAnswer};
+use crate::merged_endpoints;
+use crate::merged_intervals::MergedIntervals;
+use crate::merged_pages::MergedPages;
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::QueryParameters;
+
+pub(crate) struct MergedCall {
+    merged: MergedAnswer,
+    query: QueryParameters,
+    pages: Option<MergedPages>,
+    intervals: Option<MergedIntervals>,
+}
+
+impl MergedCall {
+    /// Replaces the body by that for the nodes.
+    pub(crate) fn new(
+        merged: MergedAnswer,
+        query: QueryParameters,
+        body: &mut Bytes,
+    ) -> Result<Self, ProblemDetails> {
+        let pages = match merged {
+            MergedAnswer::Rows(rows) => Some(MergedPages::new(rows, &query)?),
+            _ => None,
+        };
+        let intervals = match merged {
+            MergedAnswer::Intervals if body.is_empty() => Some(MergedIntervals::from_query(&query)),
+            // An invalid body is answered by this node.
+            MergedAnswer::Intervals => {
+                MergedIntervals::from_body(body).map(|(intervals, changed)| {
+                    *body = changed;
+                    intervals
+                })
+            }
+            _ => None,
+        };
+        Ok(Self {
+            merged,
+            query,
+            pages,
+            intervals,
+        })
+    }
+
+    /// The pages of a list, whose cursor is another one for each node.
+    pub(crate) fn pages(&self) -> Option<&MergedPages> {
+        self.pages.as_ref()
+    }
+
+    /// Query parameters with another value than in the request.
+    pub(crate) fn changed_parameters(&self) -> Vec<(&'static str, String)> {
+        let intervals = self.intervals.iter();
+        let in_query = intervals.filter(|intervals| !intervals.is_in_body);
+        in_query
+            .map(|intervals| ("functions", intervals.functions()))
+            .collect()
+    }
+
+    /// Whether nodes execute it and answer nothing.
+    pub(crate) fn is_change(&self) -> bool {
+        matches!(self.merged, MergedAnswer::Executed)
+    }
+
+    /// Whether one of the nodes has the object of the request.
+    pub(crate) fn is_of_one_node(&self) -> bool {
+        matches!(self.merged, MergedAnswer::ExecutedByOwner)
+    }
+
+    /// Whether an answer can be merged.
+    pub(crate) fn is_form_of(&self, body: &Value) -> bool {
+        match self.merged {
+            MergedAnswer::RelayMessages => body.is_array(),
+            _ => body.is_object(),
+        }
+    }
+
+    /// Makes one response of the answers.
+    pub(crate) fn respond(
+        self,
+        answers: Vec<NodeAnswer>,
+        missing_nodes: Vec<String>,
+    ) -> Result<Response, ProblemDetails> {
+        let body = match (self.pages, self.intervals) {
+            (Some(pages), _) => pages.merge(answers),
+            (None, Some(intervals)) => intervals.merge(answers),
+            (None, None) => match self.merged {
+                MergedAnswer::LatestValues => merged_answers::latest_values(answers),
+                MergedAnswer::DeviceCounts => merged_answers::device_counts(answers),
+                MergedAnswer::TelemetryRows => merged_answers::telemetry_rows(answers, &self.query),
+                MergedAnswer::RelayStatus => merged_endpoints::status(answers),
+                MergedAnswer::RelayStatuses => merged_endpoints::statuses(answers, &self.query),
+                MergedAnswer::RelayConnections => {
+                    merged_endpoints::connections(answers, &self.query)
+                }
+                MergedAnswer::RelayMessages => {
+                    let messages = call::json_response(merged_endpoints::messages(answers));
+                    return call::with_missing_nodes(messages, &missing_nodes);
+                }
+                _ => merged_answers::add_numbers(answers),
+            },
+        };
+        merged_answers::respond(body, missing_nodes)
+    }
+}
