@@ -91,6 +91,7 @@ impl Broker {
             server_reference: config.server_reference.clone(),
             is_draining: AtomicBool::new(false),
             are_sessions_held: AtomicBool::new(false),
+            has_successions: AtomicBool::new(false),
             metrics: (0..shards)
                 .map(|_| Arc::new(ShardMetrics::default()))
                 .collect(),

@@ -18,10 +18,11 @@ const WINDOW_BYTES: usize = 8 << 20;
 /// Messages with keyed state that are read ahead.
 const STATE_READ_AHEAD: usize = 8;
 /// The keyed state that is copied. Other nodes have the retained messages already.
-const COPIED_STATE: [StateKind; 3] = [
+const COPIED_STATE: [StateKind; 4] = [
     StateKind::Sessions,
     StateKind::Subscriptions,
     StateKind::Delayed,
+    StateKind::Received,
 ];
 
 /// One message that the standby has not confirmed.

@@ -25,15 +25,18 @@ pub enum StateKind {
     Subscriptions = 1,
     Retained = 2,
     Delayed = 3,
+    /// Numbers of messages that were received from other nodes.
+    Received = 4,
 }
 
 impl StateKind {
     /// All kinds, in the order of their numbers on disk.
-    pub const ALL: [StateKind; 4] = [
+    pub const ALL: [StateKind; 5] = [
         StateKind::Sessions,
         StateKind::Subscriptions,
         StateKind::Retained,
         StateKind::Delayed,
+        StateKind::Received,
     ];
 }
 

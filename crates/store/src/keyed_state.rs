@@ -82,6 +82,7 @@ impl KeyedDatabase {
                 space("subscriptions")?,
                 space("retained")?,
                 space("delayed")?,
+                space("received")?,
             ],
             meta: space("meta")?,
             objects: space("objects")?,
@@ -155,12 +156,13 @@ impl KeyedDatabase {
 
     /// Names of keyspaces, for people.
     pub(crate) fn describe_keyspaces(&self, ids: &BTreeSet<u64>) -> Vec<String> {
-        let [sessions, subscriptions, retained, delayed] = &self.keyspaces;
+        let [sessions, subscriptions, retained, delayed, received] = &self.keyspaces;
         let named = [
             (sessions, "sessions"),
             (subscriptions, "subscriptions"),
             (retained, "retained messages"),
             (delayed, "delayed messages"),
+            (received, "numbers of messages of other nodes"),
             (&self.meta, "the state of the store"),
             (&self.objects, "configuration objects"),
             (&self.journals, "journals"),

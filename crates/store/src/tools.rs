@@ -38,7 +38,7 @@ pub struct StoreCheckReport {
     pub queued_messages: u64,
     pub queued_sessions: u64,
     /// Number of keys in each space, in the order of [`StateKind::ALL`].
-    pub keys: [u64; 4],
+    pub keys: [u64; StateKind::ALL.len()],
     pub objects: u64,
     /// Number of rows in each table, with its name.
     pub rows: Vec<(String, u64)>,

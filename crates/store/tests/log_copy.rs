@@ -302,7 +302,7 @@ fn records_of_a_batch_are_checked() {
     assert!(StoreBatch::from_records(1, &[1, 0, 2, 1, 1, 0]).is_ok());
     assert!(StoreBatch::from_records(1, &[12, 1, 1, 0, 5, 0]).is_ok());
     // A value of a kind that does not exist, and an empty key.
-    assert_eq!(refused(&[10, 4, 1, 1, 0, 0]).offset, 0);
+    assert_eq!(refused(&[10, 5, 1, 1, 0, 0]).offset, 0);
     assert_eq!(refused(&[11, 0, 0]).offset, 0);
 
     let dir = tempfile::tempdir().unwrap();

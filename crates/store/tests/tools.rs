@@ -69,7 +69,7 @@ fn a_sound_store_is_found_sound() {
         (checked.queued_messages, checked.queued_sessions),
         (MESSAGES, 1)
     );
-    assert_eq!((checked.keys, checked.objects), ([MESSAGES, 0, 0, 1], 1));
+    assert_eq!((checked.keys, checked.objects), ([MESSAGES, 0, 0, 1, 0], 1));
     assert_eq!(progress_messages.len(), 2);
     let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
     assert_eq!(repaired, tools::StoreRepairReport::default());

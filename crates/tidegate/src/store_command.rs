@@ -226,7 +226,7 @@ fn repair_text(repaired: &tools::StoreRepairReport) -> String {
 }
 
 fn stats_text(checked: &tools::StoreCheckReport) -> String {
-    let [sessions, subscriptions, retained, delayed] =
+    let [sessions, subscriptions, retained, delayed, _] =
         StateKind::ALL.map(|space| checked.keys[space as usize]);
     let rows = [
         ("sessions", sessions.to_string()),

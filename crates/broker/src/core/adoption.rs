@@ -4,17 +4,22 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use foldhash::fast::RandomState;
+use hashbrown::{HashMap, HashSet};
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::{QueueEntry, QueueSummary, StateKind};
 
 use super::connection::CloseReason;
+use super::cross_shard_batch::MessageId;
 use super::directory::SessionClaim;
 use super::dispatch::Dispatch;
 use super::inspection::{ScanStep, ShardScan};
 use super::message::Message;
+use super::node_link::{FirstSeqs, RestoredEntry};
 use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
-use super::records::{self, SessionRecord};
-use super::session_filter::SessionFilter;
+use super::received_numbers::CopiedNumbers;
+use super::records::{self, NodeEntryTarget, SessionRecord};
+use super::session_filter::{AdoptedNumber, AdoptedNumbers, SessionFilter, ShardOf};
 use super::shard::Shard;
 use super::tables::{SessionIx, TableIx as _};
 use crate::metrics::Metric;
@@ -22,6 +27,8 @@ use hooks::MessageView;
 
 /// Sessions abandoned in one turn.
 const SESSIONS_PER_STEP: usize = 256;
+/// Messages that are remembered because they were delivered during an adoption; later ones may arrive twice.
+const MAX_DELIVERED: usize = 1 << 18;
 
 /// A session of another node, without its queue.
 pub(crate) struct AdoptedSession {
@@ -30,6 +37,30 @@ pub(crate) struct AdoptedSession {
     pub(crate) record: Box<[u8]>,
     pub(crate) subscriptions: Vec<(Box<str>, SubscriptionOptions, u32)>,
     pub(crate) queue: QueueSummary,
+}
+
+/// The sessions that this shard has adopted from one node, and what concerns messages for them.
+#[derive(Default)]
+pub(crate) struct AdoptedFrom {
+    pub(crate) numbers: Arc<AdoptedNumbers>,
+    /// The messages of other nodes that the shards of the node had received.
+    received: Arc<CopiedNumbers>,
+    /// Origins and numbers of messages that were delivered here meanwhile, and how many sessions had been adopted by then.
+    /// Other nodes send them for the adopted sessions, too, until they know that these are here.
+    delivered: HashMap<(u64, u64), u32, RandomState>,
+    /// Origins and numbers of messages that these sessions have got as adopted ones. What another shard of this node has
+    /// published may arrive from there later.
+    passed_on: HashSet<(u64, u64), RandomState>,
+}
+
+impl AdoptedFrom {
+    fn insert(&mut self, number: u64, before: u64) {
+        let numbers = Arc::make_mut(&mut self.numbers);
+        let position = numbers.len() as u32;
+        numbers
+            .entry(number)
+            .or_insert(AdoptedNumber { before, position });
+    }
 }
 
 /// What became of the begin of an adoption.
@@ -44,9 +75,22 @@ pub(crate) enum AdoptionBegin {
 }
 
 impl Shard {
-    /// Messages for the sessions that are adopted from a node may arrive from now on.
-    pub(crate) fn expect_adopted_messages(&mut self, from: &str) {
-        self.adopted.entry(from.into()).or_default();
+    /// Messages for the sessions that are adopted from a node may arrive from now on. `received`: the messages of other nodes
+    /// that its shards had received.
+    pub(crate) fn expect_adopted_messages(&mut self, from: &str, received: Arc<CopiedNumbers>) {
+        self.adopted.entry(from.into()).or_default().received = received;
+    }
+
+    /// A message that goes to several nodes was delivered to all subscribers here.
+    #[inline]
+    pub(super) fn note_during_adoptions(&mut self, id: MessageId) {
+        for adopted in self.adopted.values_mut() {
+            if adopted.delivered.len() < MAX_DELIVERED {
+                let count = adopted.numbers.len() as u32;
+                let known = adopted.delivered.entry((id.origin, id.seq));
+                known.or_insert(count);
+            }
+        }
     }
 
     /// Begins to adopt a session.
@@ -60,8 +104,8 @@ impl Shard {
             let number = self.delivery.sessions[known].store_number;
             if let Some(record) = record.filter(|_| number != 0) {
                 // It may have been adopted before this node was started again.
-                let numbers = self.adopted.entry(from.into()).or_default();
-                Arc::make_mut(numbers).insert(number, record.number);
+                let adopted = self.adopted.entry(from.into()).or_default();
+                adopted.insert(number, record.number);
             }
             return AdoptionBegin::Skipped;
         }
@@ -153,8 +197,8 @@ impl Shard {
             for (filter, options, identifier) in &session.subscriptions {
                 journal.put_subscription(number, filter, *options, *identifier);
             }
-            let numbers = self.adopted.entry(from.into()).or_default();
-            Arc::make_mut(numbers).insert(number, before);
+            let adopted = self.adopted.entry(from.into()).or_default();
+            adopted.insert(number, before);
         }
         self.restore_session_since(
             &RecoveredSession {
@@ -184,9 +228,51 @@ impl Shard {
         });
     }
 
-    /// Delivers a message to the sessions that were adopted from a node, and to no others.
-    pub(crate) fn deliver_to_adopted(&mut self, from: &str, dispatch: &mut Dispatch<'_>) {
-        self.deliver_to_adopted_of_shard(from, (0, 0), dispatch);
+    /// Takes over messages that were on their way from the node to others, and had been acknowledged perhaps.
+    pub(crate) fn adopt_node_entries(
+        &mut self,
+        from: &str,
+        entries: &[RestoredEntry],
+        first_seqs: &FirstSeqs,
+    ) {
+        for restored in entries {
+            if restored.entry().target == NodeEntryTarget::RetainedCopy {
+                self.store_retained_copy(&restored.message.view());
+            }
+        }
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.adopt_node_entries(from, entries, first_seqs);
+        }
+    }
+
+    /// Delivers a message to the sessions that were adopted from a node and have not got it, and to no others.
+    pub(crate) fn deliver_to_adopted(
+        &mut self,
+        from: &str,
+        id: Option<MessageId>,
+        dispatch: &mut Dispatch<'_>,
+    ) {
+        self.deliver_to_adopted_of_shard(from, None, id, dispatch);
+    }
+
+    /// Delivers a message that was published at a node to all sessions except those that were adopted from it.
+    pub(super) fn deliver_to_others(&mut self, node: &str, dispatch: &mut Dispatch<'_>) {
+        let adopted = self.adopted.get(node);
+        let numbers = adopted.map(|adopted| adopted.numbers.clone());
+        let filter = SessionFilter::NotAdopted(numbers.into_iter().collect());
+        self.deliver_to_some(filter, dispatch);
+    }
+
+    /// A condition for the sessions that get a message; `None`: all. Adopted sessions may have got it already.
+    pub(super) fn filter_during_adoptions(&self, id: Option<MessageId>) -> Option<SessionFilter> {
+        if self.adopted.is_empty() {
+            return None;
+        }
+        let id = id.map(|id| (id.origin, id.seq))?;
+        let adopted = self.adopted.values();
+        let with = adopted.filter(|adopted| adopted.passed_on.contains(&id));
+        let numbers: Vec<_> = with.map(|adopted| adopted.numbers.clone()).collect();
+        (!numbers.is_empty()).then_some(SessionFilter::NotAdopted(numbers))
     }
 
     /// Delivers a message that was between two shards of a node to the sessions that were adopted from the second one.
@@ -202,7 +288,8 @@ impl Shard {
         match member {
             None => self.deliver_to_adopted_of_shard(
                 from,
-                (u64::from(shards), u64::from(to)),
+                Some((u64::from(shards), u64::from(to))),
+                None,
                 &mut dispatch,
             ),
             // Exactly one shard chooses the member.
@@ -221,15 +308,25 @@ impl Shard {
     fn deliver_to_adopted_of_shard(
         &mut self,
         from: &str,
-        (shards, shard): (u64, u64),
+        of_shard: Option<ShardOf>,
+        id: Option<MessageId>,
         dispatch: &mut Dispatch<'_>,
     ) {
-        let filter = match self.adopted.get(from).cloned() {
-            Some(numbers) => SessionFilter::Adopted {
-                numbers,
-                shards,
-                shard,
-            },
+        let filter = match self.adopted.get_mut(from) {
+            Some(adopted) => {
+                if let Some(id) = id
+                    && adopted.passed_on.len() < MAX_DELIVERED
+                {
+                    adopted.passed_on.insert((id.origin, id.seq));
+                }
+                let delivered = id.and_then(|id| adopted.delivered.get(&(id.origin, id.seq)));
+                SessionFilter::Adopted {
+                    numbers: adopted.numbers.clone(),
+                    of_shard,
+                    had_by: id.map_or(Vec::new(), |id| adopted.received.shards_with(id)),
+                    had_by_first: delivered.copied().unwrap_or(0),
+                }
+            }
             // This node was started again since: it is better that some get the message twice.
             None => SessionFilter::Durable,
         };
@@ -283,6 +380,7 @@ impl ShardScan for AbandonScan {
         if self.next == 0 {
             shard.close_held_connections();
             shard.abandon_delayed();
+            shard.abandon_for_nodes();
         }
         let end = shard.delivery.sessions.end_position();
         let mut to_end = Vec::new();

@@ -14,11 +14,29 @@ use thiserror::Error;
 use super::outbox::SHARE_FROM_BYTES;
 
 /// The target of a message for one member of a group on the receiving shard, instead of all its subscribers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GroupMemberTarget<'a> {
     pub(crate) filter: &'a str,
     pub(crate) group: &'a str,
     pub(crate) nth: u32,
+}
+
+/// The identity of a message that other nodes must get exactly once, also when nodes fail; see `NodeLink`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MessageId {
+    /// The random number of the link in which the message was first recorded: of one shard in one run of its node.
+    pub(crate) origin: u64,
+    /// Its number there, which is not used again.
+    pub(crate) seq: u64,
+    /// No message whose number is lower by more than this will be sent again.
+    pub(crate) behind: u32,
+}
+
+/// A message on its way to other nodes or from them.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeTraffic<'a> {
+    pub(crate) view: &'a MessageView<'a>,
+    pub(crate) id: Option<MessageId>,
 }
 
 /// A message received from another shard.
@@ -27,16 +45,28 @@ pub(crate) struct CrossShardMessage<'a> {
     /// It has the same receivers as the message before: all but the payload and the number are the same.
     pub(crate) is_repetition: bool,
     pub(crate) member: Option<GroupMemberTarget<'a>>,
+    pub(crate) id: Option<MessageId>,
     /// Its number in the link between the two shards, if it has an entry there.
     pub(crate) link_seq: Option<u64>,
     /// It is to be retained as another node has retained it, and not to be delivered.
     pub(crate) is_retained_copy: bool,
     /// It is only for the sessions that the receiver has adopted from this node.
     pub(crate) adopted_from: Option<&'a str>,
+    /// It was published at this node, which has failed and has delivered it to its own sessions.
+    pub(crate) published_at: Option<&'a str>,
+}
+
+impl<'a> CrossShardMessage<'a> {
+    pub(crate) fn traffic(&'a self) -> NodeTraffic<'a> {
+        NodeTraffic {
+            view: &self.view,
+            id: self.id,
+        }
+    }
 }
 
 /// Messages one after the other: each a header of fixed size, then its texts, properties and small payload. The first
-/// byte of a record are its flags.
+/// byte of a record contains flags.
 #[derive(Debug, Default)]
 pub(crate) struct CrossShardBatch {
     bytes: Vec<u8>,
@@ -58,12 +88,19 @@ const DERIVED: u8 = 1 << 6;
 const RETAINED_COPY: u8 = 1 << 7;
 /// The member is the name of a node instead, from which the receivers were adopted.
 const FOR_ADOPTED: u8 = FOR_MEMBER | RETAINED_COPY;
+/// In the second byte of flags: the identity of the message follows.
+const IDENTIFIED: u8 = 1;
+/// The member is the name of a node instead, at which the message was published.
+const PUBLISHED_AT: u8 = 1 << 1;
 
-/// The header of a message: flags, times of receipt and expiry, lengths of properties, topic and publisher. Then those
-/// fields that differ in repetitions: length of the payload, and number.
+/// The header of a message: two bytes of flags, times of receipt and expiry, lengths of properties, topic and publisher.
+/// Then those fields that differ in repetitions: length of the payload, and number.
 const HEAD_BYTES: usize = REPEATED_BYTES + OWN_BYTES;
-const REPEATED_BYTES: usize = 1 + 8 + 8 + 4 + 2 + 2 + 2;
+const REPEATED_BYTES: usize = TIMES_AT + 8 + 8 + 4 + 2 + 2 + 2;
+const TIMES_AT: usize = 2;
 const OWN_BYTES: usize = 4 + 4;
+/// Bytes of an identity: origin, number, and how far it is behind.
+const ID_BYTES: usize = 8 + 8 + 4;
 
 impl CrossShardBatch {
     /// An empty batch that uses the memory of `buffer`.
@@ -85,6 +122,7 @@ impl CrossShardBatch {
         view: &MessageView<'_>,
         member: Option<GroupMemberTarget<'_>>,
         link_seq: Option<u64>,
+        id: Option<MessageId>,
     ) {
         let large = view.shared_payload.is_some() || view.payload.len() >= SHARE_FROM_BYTES;
         let properties = view.properties.as_bytes();
@@ -97,14 +135,15 @@ impl CrossShardBatch {
         flags |= if link_seq.is_some() { LINKED } else { 0 };
         let mut head = [0; HEAD_BYTES];
         head[0] = flags;
-        head[1..9].copy_from_slice(&view.received_ms.to_le_bytes());
-        head[9..17].copy_from_slice(&view.expires_ms.to_le_bytes());
-        head[17..21].copy_from_slice(&(properties.len() as u32).to_le_bytes());
-        head[21..23].copy_from_slice(&(view.topic.len() as u16).to_le_bytes());
-        head[23..25].copy_from_slice(&(view.from_client_id.len() as u16).to_le_bytes());
-        head[25..27].copy_from_slice(&(view.from_username.len() as u16).to_le_bytes());
-        head[27..31].copy_from_slice(&(inline.len() as u32).to_le_bytes());
-        head[31..].copy_from_slice(&view.number.to_le_bytes());
+        head[1] = if id.is_some() { IDENTIFIED } else { 0 };
+        head[2..10].copy_from_slice(&view.received_ms.to_le_bytes());
+        head[10..18].copy_from_slice(&view.expires_ms.to_le_bytes());
+        head[18..22].copy_from_slice(&(properties.len() as u32).to_le_bytes());
+        head[22..24].copy_from_slice(&(view.topic.len() as u16).to_le_bytes());
+        head[24..26].copy_from_slice(&(view.from_client_id.len() as u16).to_le_bytes());
+        head[26..28].copy_from_slice(&(view.from_username.len() as u16).to_le_bytes());
+        head[28..32].copy_from_slice(&(inline.len() as u32).to_le_bytes());
+        head[32..].copy_from_slice(&view.number.to_le_bytes());
         let texts = [
             view.topic.as_bytes(),
             view.from_client_id.as_bytes(),
@@ -112,7 +151,7 @@ impl CrossShardBatch {
             properties,
         ];
         let is_repetition = self.can_repeat(&head, &texts);
-        let can_be_repeated = flags & (FOR_MEMBER | LINKED) == 0;
+        let can_be_repeated = flags & (FOR_MEMBER | LINKED) == 0 && id.is_none();
         let out = &mut self.bytes;
         if is_repetition {
             out.push(REPETITION | flags & LARGE);
@@ -140,6 +179,11 @@ impl CrossShardBatch {
         }
         if let Some(seq) = link_seq {
             out.extend_from_slice(&seq.to_le_bytes());
+        }
+        if let Some(id) = id {
+            out.extend_from_slice(&id.origin.to_le_bytes());
+            out.extend_from_slice(&id.seq.to_le_bytes());
+            out.extend_from_slice(&id.behind.to_le_bytes());
         }
         self.count += 1;
     }
@@ -169,21 +213,32 @@ impl CrossShardBatch {
     pub(crate) fn push_retained_copy(&mut self, view: &MessageView<'_>) {
         self.repeatable_at = None;
         let flags_at = self.bytes.len();
-        self.push(view, None, None);
+        self.push(view, None, None, None);
         self.bytes[flags_at] |= RETAINED_COPY;
         self.repeatable_at = None;
     }
 
     /// Adds a message for the sessions that the receiver has adopted from a node.
-    pub(crate) fn push_for_adopted(&mut self, view: &MessageView<'_>, node: &str) {
+    pub(crate) fn push_for_adopted(&mut self, message: NodeTraffic<'_>, node: &str) {
         let flags_at = self.bytes.len();
+        self.push_with_node(message, node);
+        self.bytes[flags_at] |= FOR_ADOPTED;
+    }
+
+    /// Adds a message that was published at a node which has failed, for all sessions except those of that node.
+    pub(crate) fn push_published_at(&mut self, message: NodeTraffic<'_>, node: &str) {
+        let flags_at = self.bytes.len();
+        self.push_with_node(message, node);
+        self.bytes[flags_at + 1] |= PUBLISHED_AT;
+    }
+
+    fn push_with_node(&mut self, message: NodeTraffic<'_>, node: &str) {
         let target = GroupMemberTarget {
             filter: node,
             group: "",
             nth: 0,
         };
-        self.push(view, Some(target), None);
-        self.bytes[flags_at] |= FOR_ADOPTED;
+        self.push(message.view, Some(target), None, message.id);
     }
 
     /// The messages in the order they were pushed.
@@ -211,14 +266,17 @@ impl CrossShardBatch {
                     view,
                     is_repetition: true,
                     member: None,
+                    id: None,
                     link_seq: None,
                     is_retained_copy: false,
                     adopted_from: None,
+                    published_at: None,
                 };
             }
             let mut head = BatchReader {
                 rest: reader.take(HEAD_BYTES - 1),
             };
+            let more_flags = head.take(1)[0];
             let (received_ms, expires_ms) = (head.u64(), head.u64());
             let properties_len = head.u32() as usize;
             let [topic_len, client_id_len, username_len] = [head.u16(), head.u16(), head.u16()];
@@ -250,23 +308,23 @@ impl CrossShardBatch {
             };
             let link_seq = (flags & LINKED != 0).then(|| reader.u64());
             repeatable = view;
-            match flags & FOR_ADOPTED == FOR_ADOPTED {
-                true => CrossShardMessage {
-                    view,
-                    is_repetition: false,
-                    adopted_from: member.map(|target| target.filter),
-                    member: None,
-                    link_seq,
-                    is_retained_copy: false,
-                },
-                false => CrossShardMessage {
-                    view,
-                    is_repetition: false,
-                    member,
-                    link_seq,
-                    is_retained_copy: flags & RETAINED_COPY != 0,
-                    adopted_from: None,
-                },
+            let id = (more_flags & IDENTIFIED != 0).then(|| MessageId {
+                origin: reader.u64(),
+                seq: reader.u64(),
+                behind: reader.u32(),
+            });
+            let is_for_adopted = flags & FOR_ADOPTED == FOR_ADOPTED;
+            let is_published_at = more_flags & PUBLISHED_AT != 0;
+            let node = member.map(|target| target.filter);
+            CrossShardMessage {
+                view,
+                is_repetition: false,
+                member: member.filter(|_| !is_for_adopted && !is_published_at),
+                link_seq,
+                id,
+                is_retained_copy: flags & FOR_ADOPTED == RETAINED_COPY,
+                adopted_from: node.filter(|_| is_for_adopted),
+                published_at: node.filter(|_| is_published_at && !is_for_adopted),
             }
         })
     }
@@ -326,6 +384,8 @@ pub(crate) enum BatchError {
     Properties,
     #[error("a text in it is not UTF-8")]
     Text,
+    #[error("its identity is invalid")]
+    Identity,
     #[error("bytes follow the last message")]
     Excess,
 }
@@ -372,11 +432,14 @@ impl CrossShardBatch {
                 let len = check_message(message)?;
                 // The time of a retained message is its version, which is the same on all nodes.
                 let is_copy = flags & FOR_ADOPTED == RETAINED_COPY;
-                let first = if is_copy { at + 9 } else { at + 1 };
-                for field in (first..at + 17).step_by(8) {
+                let times_at = at + TIMES_AT;
+                let first = if is_copy { times_at + 8 } else { times_at };
+                for field in (first..times_at + 16).step_by(8) {
                     shift_time(&mut batch.bytes[field..field + 8], clock_ms);
                 }
-                can_be_repeated = flags & (FOR_MEMBER | LINKED | RETAINED_COPY) == 0;
+                let more_flags = batch.bytes[at + 1];
+                can_be_repeated =
+                    flags & (FOR_MEMBER | LINKED | RETAINED_COPY) == 0 && more_flags == 0;
                 len
             };
             at += len;
@@ -420,7 +483,7 @@ fn check_repetition(bytes: &[u8]) -> Result<usize, BatchError> {
 /// Checks the message at the front of `bytes`, which is no repetition; returns its length.
 fn check_message(bytes: &[u8]) -> Result<usize, BatchError> {
     let mut reader = UntrustedReader { rest: bytes };
-    let flags = reader.take(1)?[0];
+    let (flags, more_flags) = (reader.take(1)?[0], reader.take(1)?[0]);
     reader.take(16)?;
     let properties_len = reader.u32()? as usize;
     let [topic_len, client_id_len, username_len] = [reader.u16()?, reader.u16()?, reader.u16()?];
@@ -443,6 +506,16 @@ fn check_message(bytes: &[u8]) -> Result<usize, BatchError> {
     }
     if flags & LINKED != 0 {
         reader.take(8)?;
+    }
+    if more_flags & IDENTIFIED != 0 {
+        let mut id = UntrustedReader {
+            rest: reader.take(ID_BYTES)?,
+        };
+        id.take(8)?;
+        let (seq, behind) = (id.u64()?, id.u32()?);
+        if seq == 0 || u64::from(behind) >= seq {
+            return Err(BatchError::Identity);
+        }
     }
     Ok(bytes.len() - reader.rest.len())
 }
@@ -478,6 +551,12 @@ impl<'a> UntrustedReader<'a> {
     fn u32(&mut self) -> Result<u32, BatchError> {
         let taken = self.take(4)?;
         Ok(u32::from_le_bytes([taken[0], taken[1], taken[2], taken[3]]))
+    }
+
+    fn u64(&mut self) -> Result<u64, BatchError> {
+        let mut number = [0; 8];
+        number.copy_from_slice(self.take(8)?);
+        Ok(u64::from_le_bytes(number))
     }
 
     fn text(&mut self, len: usize) -> Result<&'a str, BatchError> {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use hooks::MessageView;
 
+use super::cross_shard_batch::MessageId;
 use super::message::Message;
 use super::relay_peer::RelayFrames;
 use super::tables::SessionIx;
@@ -17,9 +18,10 @@ pub(crate) struct Dispatch<'a> {
     pub(super) message: Option<Rc<Message>>,
     /// A large payload, shared by all.
     pub(super) payload: Option<bytes::Bytes>,
-    /// The message must not reach any subscriber twice, even after a crash: it is QoS 2 and its publisher repeats it
-    /// then.
+    /// The message must not reach any subscriber twice, even after a crash: its publisher repeats it then.
     pub(super) is_exactly_once: bool,
+    /// Its identity, if it goes to other nodes exactly once.
+    pub(super) id: Option<MessageId>,
     /// The message is in the journal; each further session only adds a reference.
     pub(super) is_journaled: bool,
     /// Whether more than one session receives it, so that encoding it once saves work.
@@ -41,6 +43,7 @@ impl<'a> Dispatch<'a> {
             message: None,
             payload: view.shared_payload.cloned(),
             is_exactly_once: false,
+            id: None,
             is_journaled: false,
             has_many_sessions: false,
             template: Vec::new(),

@@ -17,8 +17,10 @@ use hooks::MessageView;
 use mqtt::{QoS, SubscriptionOptions};
 use store::{QueueEntry, QueueFetch, StateKind, StoreBatch};
 
+use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget, MessageId, NodeTraffic};
 use super::dispatch::Dispatch;
-use super::records;
+use super::node_link::{EntryRange, FirstSeqs, NodeLink, RestoredEntry, id_after};
+use super::records::{self, MAX_NODE_ENTRY_TEXT, NodeEntry, NodeEntryTarget};
 use super::session::PublicationNumber;
 use super::stored_reads::StoredReads;
 use super::tables::{ConnectionIx, SessionIx};
@@ -33,6 +35,8 @@ pub(crate) const FIRST_LINK_NUMBER: u64 = 1 << 62;
 /// written into the link together with the packet id. The shard message about it leaves when that is in the log. The
 /// other shard removes it from the link in the batch that records its subscribers. A start delivers the messages it
 /// finds in a link.
+///
+/// The link to the number behind the last shard is that to the other nodes, see [`NodeLink`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShardLink {
     /// Number of shards the node had. A session belongs to the shard whose id is its number modulo this.
@@ -56,6 +60,22 @@ impl ShardLink {
             to: number as u16,
         })
     }
+
+    /// Whether its messages are for other nodes.
+    pub(crate) fn leads_to_nodes(self) -> bool {
+        self.to == self.shards
+    }
+}
+
+/// Where a message that goes to another shard, or to the node router, is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CrossShardRecord {
+    /// Nowhere: it may arrive twice, or not at all if the publisher does not send it again.
+    None,
+    /// Under this number in the link to the shard.
+    InLink(u64),
+    /// In the link to the other nodes, which forwards it.
+    ForNodes(MessageId),
 }
 
 /// What the turns of one shard write, and what waits for them.
@@ -68,8 +88,11 @@ impl ShardLink {
 /// returns to other shards.
 pub(crate) struct ShardJournal {
     shard: u16,
-    /// The number of the node router, which has no links.
     node_router: Option<u16>,
+    /// `None` outside a cluster.
+    pub(super) node_link: Option<Box<NodeLink>>,
+    /// Whether a message that was published in this turn, since the last one of a client, goes to other nodes and is not in the link.
+    has_unlinked_for_nodes: bool,
     batch: StoreBatch,
     /// Number of the turn in progress.
     turn: u64,
@@ -140,8 +163,18 @@ impl ShardJournal {
         first_number: u64,
     ) -> Self {
         let receivers = shards + u16::from(node_router.is_some());
+        let node_link = node_router.map(|to| {
+            let link = ShardLink {
+                shards,
+                from: shard,
+                to,
+            };
+            Box::new(NodeLink::new(link.store_number()))
+        });
         Self {
             node_router,
+            node_link,
+            has_unlinked_for_nodes: false,
             shard,
             link_seqs: vec![0; usize::from(receivers)],
             updated_links: 0,
@@ -204,6 +237,7 @@ impl ShardJournal {
     /// Whether this turn has to be closed.
     pub(crate) fn has_work(&self) -> bool {
         self.has_pending_records()
+            || self.has_forwarded_to_nodes()
             || self.reads.has_started()
             || !self.confirmed_numbers.is_empty()
             || self
@@ -224,29 +258,137 @@ impl ShardJournal {
     #[inline]
     pub(crate) fn require_confirmation(&mut self, shard: u16) {
         self.shards_to_confirm |= 1 << shard;
+        self.has_unlinked_for_nodes |= self.node_router == Some(shard);
     }
 
     /// Records that a message goes to another shard, for all its subscribers or for one member of a group. A message
-    /// that must arrive exactly once gets an entry in the link, whose number is returned. Any other message above QoS 0
-    /// is confirmed by the other shard.
+    /// that must arrive exactly once gets an entry in the link. Any other message above QoS 0 is confirmed by the other
+    /// shard.
     pub(crate) fn record_cross_shard(
         &mut self,
         to: u16,
         view: &MessageView<'_>,
         dispatch: &mut Dispatch<'_>,
-        member: Option<(&str, &str)>,
-    ) -> Option<u64> {
+        member: Option<GroupMemberTarget<'_>>,
+    ) -> CrossShardRecord {
         if view.qos == QoS::AtMostOnce {
-            return None;
+            return CrossShardRecord::None;
         }
-        if !dispatch.is_exactly_once || self.node_router == Some(to) {
+        let is_to_nodes = self.node_router == Some(to);
+        let has_room = member
+            .is_none_or(|member| member.filter.len() + member.group.len() <= MAX_NODE_ENTRY_TEXT);
+        if !dispatch.is_exactly_once || is_to_nodes && !has_room {
             self.require_confirmation(to);
-            return None;
+            return CrossShardRecord::None;
         }
         if !std::mem::replace(&mut dispatch.is_journaled, true) {
             self.append_message(view);
         }
-        Some(self.append_link_entry(to, member))
+        if is_to_nodes {
+            let target = member.map_or(NodeEntryTarget::All, NodeEntryTarget::Member);
+            if let Some(id) = self.append_node_entry(view, target, None) {
+                return CrossShardRecord::ForNodes(id);
+            }
+        }
+        let group = member.map(|member| (member.filter, member.group));
+        CrossShardRecord::InLink(self.append_link_entry(to, group))
+    }
+
+    /// Records that the message written last goes to other nodes, and has them forwarded when that is logged. `id`: its
+    /// identity, if it was published at another node.
+    fn append_node_entry(
+        &mut self,
+        view: &MessageView<'_>,
+        target: NodeEntryTarget<'_>,
+        id: Option<MessageId>,
+    ) -> Option<MessageId> {
+        let link = self.node_link.as_mut()?;
+        let own = link.next_id();
+        let id = id.unwrap_or(own);
+        let entry = NodeEntry {
+            origin: id.origin,
+            seq: id.seq,
+            target,
+        };
+        self.scratch.clear();
+        records::put_node_entry(&entry, &mut self.scratch);
+        self.batch
+            .add_entry(link.queue(), own.seq, 0, &self.scratch);
+        let message = NodeTraffic { view, id: Some(id) };
+        link.push(own.seq, message, target);
+        Some(id)
+    }
+
+    /// Records a retained message that has to be passed to all other nodes although its publisher does not send it again.
+    pub(crate) fn record_retained_copy(&mut self, view: &MessageView<'_>) {
+        self.append_message(view);
+        self.append_node_entry(view, NodeEntryTarget::RetainedCopy, None);
+    }
+
+    /// Takes over the messages that were in the links of the node `from`, whose sessions this one adopts.
+    pub(crate) fn adopt_node_entries(
+        &mut self,
+        from: &str,
+        entries: &[RestoredEntry],
+        first_seqs: &FirstSeqs,
+    ) {
+        for restored in entries {
+            let NodeEntry {
+                origin,
+                seq,
+                target,
+            } = restored.entry();
+            let target = match target {
+                NodeEntryTarget::All => NodeEntryTarget::PublishedAt(from),
+                target => target,
+            };
+            let view = restored.message.view();
+            self.append_message(&view);
+            let id = id_after(origin, seq, first_seqs);
+            self.append_node_entry(&view, target, Some(id));
+        }
+    }
+
+    /// The next messages for other nodes that are in the log, and in that of the standby. This turn forwards them.
+    pub(crate) fn pop_logged_for_nodes(&mut self) -> Option<CrossShardBatch> {
+        let (logged, turn) = (self.last_logged_turn(), self.turn);
+        self.node_link.as_mut()?.pop_logged(logged, turn)
+    }
+
+    /// Bytes of messages for other nodes that wait for the log.
+    pub(crate) fn waiting_bytes_for_nodes(&self) -> usize {
+        let link = self.node_link.as_ref();
+        link.map_or(0, |link| link.waiting_bytes())
+    }
+
+    /// Whether messages for other nodes were forwarded in this turn.
+    fn has_forwarded_to_nodes(&self) -> bool {
+        let turn = self.turn;
+        let link = self.node_link.as_ref();
+        link.is_some_and(|link| link.has_forwarded_in(turn))
+    }
+
+    /// A client publishes a message.
+    pub(crate) fn begin_publication(&mut self) {
+        self.has_unlinked_for_nodes = false;
+    }
+
+    /// Forgets the messages for other nodes, because another node has adopted them.
+    pub(crate) fn abandon_node_link(&mut self) {
+        let removed = match &mut self.node_link {
+            Some(link) => link.clear(),
+            None => return,
+        };
+        self.remove_node_entries(&removed);
+    }
+
+    /// Removes messages for other nodes from the link.
+    pub(crate) fn remove_node_entries(&mut self, removed: &[EntryRange]) {
+        for range in removed {
+            for seq in range.first..=range.last {
+                self.batch.complete_entry(range.queue, seq);
+            }
+        }
     }
 
     /// Appends a message; entries that follow with [`ShardJournal::append_entry`] refer to it.
@@ -262,7 +404,11 @@ impl ShardJournal {
     /// Continues a link after a start where it ended.
     pub(crate) fn resume_link(&mut self, link: ShardLink, last_seq: u64) {
         if u64::from(link.shards) == self.shard_count && link.from == self.shard {
-            self.link_seqs[usize::from(link.to)] = last_seq;
+            match &mut self.node_link {
+                Some(to_nodes) if link.leads_to_nodes() => to_nodes.resume_after(last_seq),
+                _ if link.leads_to_nodes() => {}
+                _ => self.link_seqs[usize::from(link.to)] = last_seq,
+            }
         }
     }
 
@@ -337,11 +483,12 @@ impl ShardJournal {
         self.batch.complete_entry(number, seq);
     }
 
-    /// Records the packet id of a QoS 2 message that a client has published in this turn. If the message goes to other
-    /// nodes, its packet id is written when they have logged it: if this node died before, the client has to send the
-    /// message again, and it must not be taken for one that has arrived everywhere.
+    /// Records the packet id of a QoS 2 message that a client has published in this turn. If anything that results from the
+    /// message goes to other nodes and is not in the link, the packet id is written when they have logged it: if this node
+    /// died before, the client has to send the message again, and it must not be taken for one that has arrived
+    /// everywhere.
     pub(crate) fn record_packet_id(&mut self, number: u64, packet_id: u16) {
-        match self.goes_to_nodes() {
+        match self.has_unlinked_for_nodes {
             true => self
                 .unconfirmed_ids
                 .push_back((self.turn, number, packet_id)),
@@ -349,19 +496,14 @@ impl ShardJournal {
         }
     }
 
-    /// Whether a message of this turn goes to other nodes.
-    fn goes_to_nodes(&self) -> bool {
-        self.node_router
-            .is_some_and(|router| self.shards_to_confirm & 1 << router != 0)
-    }
-
-    /// Keeps the number of a numbered message of this turn until other nodes have logged the message; false if it goes to none.
+    /// Keeps the number of a numbered message of this turn until other nodes have logged what results from it; false if all
+    /// of that is in the link, or nothing goes to other nodes.
     pub(crate) fn hold_number_for_nodes(
         &mut self,
         session: u64,
         number: PublicationNumber,
     ) -> bool {
-        let is_held = self.goes_to_nodes();
+        let is_held = self.has_unlinked_for_nodes;
         if is_held {
             self.unconfirmed_numbers
                 .push_back((self.turn, session, number));
@@ -460,8 +602,10 @@ impl ShardJournal {
     /// once.
     pub(crate) fn take_overdue_at_nodes(&mut self, since_ms: u64) -> Vec<ConnectionIx> {
         let router = self.node_router.map(usize::from);
-        let unconfirmed = router.and_then(|router| self.unconfirmed_turns[router].front());
-        let Some(&first) = unconfirmed else {
+        let unconfirmed = router.and_then(|router| self.unconfirmed_turns[router].front().copied());
+        let link = self.node_link.as_ref();
+        let linked = link.and_then(|link| link.first_forwarded_turn());
+        let Some(first) = unconfirmed.into_iter().chain(linked).min() else {
             return Vec::new();
         };
         let held = self.held_connections.iter_mut();
@@ -507,12 +651,15 @@ impl ShardJournal {
     }
 
     /// The last turn that is complete apart from the data of hooks: its records are in the log, and so is what other
-    /// shards wrote because of it.
+    /// shards and nodes wrote because of it.
     pub(crate) fn last_stored_turn(&self) -> u64 {
         let others = self.unconfirmed_turns.iter();
         let others = others.map(|turns| self.last_turn_before(turns)).min();
+        let link = self.node_link.as_ref();
+        let linked = link.and_then(|link| link.first_unconfirmed_turn());
         self.last_turn_before(&self.unlogged_turns)
             .min(others.unwrap_or(u64::MAX))
+            .min(linked.map_or(u64::MAX, |first| first - 1))
     }
 
     /// Records that messages of another shard's turn were received in this turn.
@@ -544,6 +691,10 @@ impl ShardJournal {
             .is_some_and(|&first| first <= turn)
         {
             self.unlogged_turns.pop_front();
+        }
+        let logged = self.last_logged_turn();
+        if let Some(link) = &mut self.node_link {
+            link.mark_logged(logged);
         }
     }
 
@@ -588,6 +739,11 @@ impl ShardJournal {
             unconfirmed.pop_front();
         }
         if self.node_router == Some(shard) {
+            let removed = match &mut self.node_link {
+                Some(link) => link.pop_confirmed(turn, self.turn),
+                None => Vec::new(),
+            };
+            self.remove_node_entries(&removed);
             while let Some((_, number, packet_id)) = self
                 .unconfirmed_ids
                 .pop_front_if(|&mut (of_turn, ..)| of_turn <= turn)
@@ -606,7 +762,7 @@ impl ShardJournal {
     /// Closes the turn.
     pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> StoreBatch) -> TurnEnd {
         let turn = self.turn;
-        let to_confirm = std::mem::take(&mut self.shards_to_confirm);
+        let mut to_confirm = std::mem::take(&mut self.shards_to_confirm);
         for (shard, unconfirmed) in self.unconfirmed_turns.iter_mut().enumerate() {
             if to_confirm & 1 << shard != 0 {
                 unconfirmed.push_back(turn);
@@ -618,6 +774,12 @@ impl ShardJournal {
             batch.number = turn;
             batch
         });
+        if let (Some(link), Some(router)) = (&mut self.node_link, self.node_router) {
+            link.end_turn(turn);
+            // The turns that wrote these messages wait for the answer, and this one does not.
+            to_confirm |= u64::from(link.has_forwarded_in(turn)) << router;
+        }
+        self.has_unlinked_for_nodes = false;
         self.turn += 1;
         let waits_for_hooks = std::mem::take(&mut self.waits_for_hooks);
         if waits_for_hooks {

@@ -60,6 +60,8 @@ pub(crate) struct NodeState {
     pub(crate) is_draining: AtomicBool,
     /// Whether the stored sessions of this node may be at another one, so that nothing happens to them.
     pub(crate) are_sessions_held: AtomicBool,
+    /// Whether sessions of other nodes are being adopted, here or elsewhere.
+    pub(crate) has_successions: AtomicBool,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) started_ms: u64,
     /// Whether a node router connects the shards with other nodes.

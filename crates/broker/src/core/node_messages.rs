@@ -674,7 +674,7 @@ mod tests {
             is_derived: false,
             number: 0,
         };
-        batch.push(&view, None, None);
+        batch.push(&view, None, None, None);
         let messages = [
             encode_batch(1, true, 1, &mut batch),
             encode_tunnel(1, &TunnelMessage::Input(payload.clone().into())),

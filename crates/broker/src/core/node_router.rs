@@ -10,6 +10,7 @@ mod tunnels;
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
@@ -453,12 +454,13 @@ impl NodeRouter {
                 match (&crossing.member, successor) {
                     (None, Some(_)) if is_received => {}
                     (Some(member), _) => {
-                        self.send_to_member(&crossing.view, member, &mut touched);
+                        self.send_to_member(crossing.traffic(), member, &mut touched);
                     }
                     // All nodes that could be reached have got it.
                     (None, Some(_)) if crossing.is_retained_copy => {}
                     (None, Some(successor)) => {
-                        self.send_to_adopted(successor, &node.name, &crossing.view, &mut touched);
+                        let message = crossing.traffic();
+                        self.send_to_adopted(successor, &node.name, message, &mut touched);
                     }
                     (None, None) => {}
                 }
@@ -498,19 +500,29 @@ impl NodeRouter {
                     let mut touched = self.touched[usize::from(from)];
                     let mut wanting_nodes = 0;
                     for crossing in batch.iter() {
-                        let view = &crossing.view;
-                        match &crossing.member {
+                        let message = crossing.traffic();
+                        match (&crossing.member, crossing.published_at) {
                             _ if crossing.is_retained_copy => {
-                                self.copy_to_nodes(view, &mut touched);
+                                self.copy_to_nodes(&crossing.view, &mut touched);
                             }
-                            None => {
+                            (None, published_at) => {
                                 if !crossing.is_repetition {
-                                    wanting_nodes =
-                                        self.remote.match_topic(view.topic).0.remote_shards;
+                                    let topic = crossing.view.topic;
+                                    wanting_nodes = self.remote.match_topic(topic).0.remote_shards;
                                 }
-                                self.send_to_nodes(view, wanting_nodes, &mut touched);
+                                self.send_to_nodes(
+                                    message,
+                                    wanting_nodes,
+                                    published_at,
+                                    &mut touched,
+                                );
+                                if published_at.is_none() {
+                                    self.pass_to_recently_adopted(message, &mut touched);
+                                }
                             }
-                            Some(member) => self.send_to_member(view, member, &mut touched),
+                            (Some(member), _) => {
+                                self.send_to_member(message, member, &mut touched);
+                            }
                         }
                     }
                     self.touched[usize::from(from)] = touched;
@@ -684,6 +696,8 @@ impl NodeRouter {
 
     /// Ends a turn: completes the messages to all nodes and confirms what can be confirmed.
     pub(crate) fn end_turn(&mut self) {
+        let has_successions = !self.successions.is_empty();
+        self.node.has_successions.store(has_successions, Relaxed);
         self.send_announcements();
         self.send_session_messages();
         self.continue_retained_transfers();

@@ -1,7 +1,7 @@
 //! Messages that a gateway numbers itself: each is published once, over interruptions and restarts of the node.
 //!
-//! The numbers are part of the session's record. A number is written in the batch of the message's turn, or, if the message
-//! goes to other nodes, when they have logged it, like the packet id of a QoS 2 message.
+//! The numbers are part of the session's record. A number is written in the batch of the message's turn, like the packet id
+//! of a QoS 2 message.
 
 use hooks::PublishVerdict;
 use mqtt::{Connect, PacketType, Properties, Publish, QoS, ReasonCode};

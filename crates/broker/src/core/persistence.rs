@@ -15,6 +15,7 @@ use super::directory::{NodeDirectory, SessionClaim};
 use super::dispatch::Dispatch;
 use super::journal::{ShardJournal, ShardLink, TurnEnd};
 use super::message::Message;
+use super::node_link::{EntryRange, RestoredEntry, push_entry};
 use super::records::{self, SessionRecord};
 use super::routing::deliver_locally;
 use super::session::{
@@ -50,6 +51,9 @@ pub(crate) struct RecoveredDelayedMessage {
     pub(crate) number: u64,
     pub(crate) message: Message,
 }
+
+/// A record of messages that were received from other nodes: origin, part, and the record.
+pub(crate) type ReceivedRecord = (u64, u64, Box<[u8]>);
 
 impl Delivery {
     /// Whether the store accepts no new messages at present.
@@ -494,6 +498,7 @@ impl Shard {
     /// sent to another shard.
     pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> StoreBatch) -> Option<TurnEnd> {
         self.persist_accepted_numbers();
+        self.persist_received();
         let journal = self.delivery.journal.as_mut()?;
         let end = journal.end_turn(spare);
         let (turn, mut to_confirm) = (end.turn, end.shards_to_confirm);
@@ -514,11 +519,17 @@ impl Shard {
             journal.mark_logged(turn);
         }
         self.shard_queues.release_logged(turn);
+        if let (Some(router), Some(journal)) = (self.node_router, &mut self.delivery.journal) {
+            while let Some(batch) = journal.pop_logged_for_nodes() {
+                self.shard_queues.send_batch(router, batch);
+            }
+        }
         self.release_complete_turns();
     }
 
     /// The log of this node has everything up to a turn, and the standby perhaps not. That suffices for messages to other shards:
-    /// what these write comes later in the log, and so in the copy of the standby.
+    /// what these write comes later in the log, and so in the copy of the standby. It does not suffice for messages to other
+    /// nodes: if the standby adopted the sessions without them, the publisher would send them again, with other identities.
     pub(crate) fn handle_turn_written(&mut self, turn: u64) {
         self.shard_queues.release_logged(turn);
     }
@@ -560,13 +571,89 @@ impl Shard {
     }
 
     /// Whether this shard delivers the messages in a link. With an unchanged number of shards it is the same shard as
-    /// before. Otherwise every shard delivers to the sessions that were on the link's shard.
+    /// before. Otherwise every shard delivers to the sessions that were on the link's shard. One shard passes on what was for
+    /// other nodes.
     pub(crate) fn is_responsible_for(&self, link: ShardLink) -> bool {
-        link.shards != self.shards || link.to == self.id
+        match link.leads_to_nodes() {
+            true => link.from % self.shards == self.id,
+            false => link.shards != self.shards || link.to == self.id,
+        }
+    }
+
+    /// Takes over records of messages that were received from other nodes.
+    pub(crate) fn restore_received(&mut self, records: &[ReceivedRecord]) {
+        let unreadable = records
+            .iter()
+            .filter(|(origin, part, record)| !self.received.restore(*origin, *part, record))
+            .count();
+        if unreadable > 0 {
+            tracing::error!(
+                count = unreadable,
+                "stored numbers of messages of other nodes could not be decoded; these messages may arrive twice"
+            );
+        }
+    }
+
+    /// Takes over messages that were on their way to other nodes when the node died.
+    fn restore_for_nodes(&mut self, link: ShardLink, page: &QueuePage) {
+        let queue = link.store_number();
+        for entry in &page.entries {
+            match RestoredEntry::read(queue, entry) {
+                Some(entry) if !self.has_abandoned_for_nodes => self.restored_for_nodes.push(entry),
+                read => {
+                    if read.is_none() {
+                        tracing::error!(
+                            "message for other nodes could not be decoded; message lost"
+                        );
+                    }
+                    self.remove_node_entries(&[EntryRange::of_entry(queue, entry.seq)]);
+                }
+            }
+        }
+    }
+
+    fn remove_node_entries(&mut self, entries: &[EntryRange]) {
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.remove_node_entries(entries);
+        }
+    }
+
+    /// Passes on the messages that were on their way to other nodes when the node died. The filters of the other nodes are
+    /// known, and no other node has adopted the sessions of this one.
+    pub(crate) fn forward_restored(&mut self) {
+        let restored = std::mem::take(&mut self.restored_for_nodes);
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        let turn = journal.turn();
+        if let (Some(link), Some(router)) = (&mut journal.node_link, self.node_router) {
+            let queues = &mut self.shard_queues;
+            return link.forward_restored(&restored, turn, |message, target| {
+                queues.push_with(router, |batch| push_entry(batch, message, target));
+            });
+        }
+        // The node has left the cluster.
+        let entries = restored.iter();
+        let entries: Vec<_> = entries.map(RestoredEntry::range).collect();
+        journal.remove_node_entries(&entries);
+    }
+
+    /// Forgets the messages for other nodes, because another node has adopted them.
+    pub(crate) fn abandon_for_nodes(&mut self) {
+        self.has_abandoned_for_nodes = true;
+        let restored = std::mem::take(&mut self.restored_for_nodes);
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.abandon_node_link();
+            let entries: Vec<_> = restored.iter().map(RestoredEntry::range).collect();
+            journal.remove_node_entries(&entries);
+        }
     }
 
     /// Delivers the messages that were between two shards when the node died to their receivers.
     pub(crate) fn deliver_linked(&mut self, link: ShardLink, page: &QueuePage) {
+        if link.leads_to_nodes() {
+            return self.restore_for_nodes(link, page);
+        }
         for entry in &page.entries {
             let message = records::read_message(&entry.body);
             let member = records::read_member_target(&entry.attributes);

@@ -188,7 +188,10 @@ impl Shard {
         self.rejected_by_hooks = false;
         self.deferred_by_hooks = false;
         self.derived_messages.begin_publisher();
-        let reason = self.accept_new_message(session, publish)?;
+        self.begin_publication(session, publish.qos);
+        let result = self.accept_new_message(session, publish);
+        self.is_publishing_exactly_once = false;
+        let reason = result?;
         if reason.is_error() && self.rejected_by_hooks {
             return self.reject_store_unavailable(at, publish);
         }
@@ -210,6 +213,18 @@ impl Shard {
         }
         self.wait_for_derived(at);
         Ok(self.action_after_publish(at))
+    }
+
+    /// A client publishes a message that is not a duplicate.
+    #[inline]
+    fn begin_publication(&mut self, session: SessionIx, qos: QoS) {
+        if let Some(journal) = &mut self.delivery.journal
+            && (qos == QoS::ExactlyOnce || self.publication_number.is_some())
+        {
+            journal.begin_publication();
+            // So that messages derived from it are not lost, either.
+            self.is_publishing_exactly_once = self.delivery.sessions[session].store_number != 0;
+        }
     }
 
     /// Rejects a message because the store accepts no writes. Before version 5, closing the connection is the only
@@ -526,7 +541,14 @@ impl Shard {
             return Ok(());
         }
         persist_retained(self.delivery.journal.as_deref_mut(), &named);
+        let is_exactly_once = named.qos != QoS::AtMostOnce && self.is_exactly_once(view, origin);
         if let Some(router) = self.node_router {
+            if let Some(journal) = &mut self.delivery.journal
+                && is_exactly_once
+            {
+                journal.record_retained_copy(&named);
+                return Ok(());
+            }
             self.shard_queues.push_retained_copy(router, &named);
             if named.qos != QoS::AtMostOnce
                 && let Some(journal) = &mut self.delivery.journal

@@ -6,6 +6,7 @@ use disk::varint::{self, PackBuffer};
 use hooks::{MessageView, NEVER_MS};
 use mqtt::{Properties, QoS, SubscriptionOptions, Version};
 
+use super::cross_shard_batch::GroupMemberTarget;
 use super::message::Message;
 
 /// First byte of every session record: the version of its format.
@@ -206,6 +207,99 @@ pub(crate) fn read_member_target(bytes: &[u8]) -> Option<Option<(&str, &str)>> {
     }
     let mut reader = RecordReader { rest: bytes };
     Some(Some((reader.text()?, reader.text()?)))
+}
+
+/// For whom a message in the link to the other nodes is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum NodeEntryTarget<'a> {
+    /// All subscribers at other nodes.
+    All,
+    /// One member of a group.
+    Member(GroupMemberTarget<'a>),
+    /// All nodes, which retain it.
+    RetainedCopy,
+    /// All subscribers, except those that this node has adopted from the one where the message was published.
+    PublishedAt(&'a str),
+}
+
+/// The attributes of a message in the link to the other nodes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct NodeEntry<'a> {
+    pub(crate) origin: u64,
+    /// The number of the message there; that of the entry differs if the message comes from another node.
+    pub(crate) seq: u64,
+    pub(crate) target: NodeEntryTarget<'a>,
+}
+
+/// Bytes of texts in a [`NodeEntry`], so that it is not longer than attributes may be.
+pub(crate) const MAX_NODE_ENTRY_TEXT: usize = 60_000;
+
+const ENTRY_FOR_ALL: u8 = 0;
+const ENTRY_FOR_MEMBER: u8 = 1;
+const ENTRY_RETAINED_COPY: u8 = 2;
+const ENTRY_PUBLISHED_AT: u8 = 3;
+
+pub(crate) fn put_node_entry(entry: &NodeEntry<'_>, out: &mut Vec<u8>) {
+    out.push(match entry.target {
+        NodeEntryTarget::All => ENTRY_FOR_ALL,
+        NodeEntryTarget::Member(_) => ENTRY_FOR_MEMBER,
+        NodeEntryTarget::RetainedCopy => ENTRY_RETAINED_COPY,
+        NodeEntryTarget::PublishedAt(_) => ENTRY_PUBLISHED_AT,
+    });
+    out.extend_from_slice(&entry.origin.to_le_bytes());
+    varint::put(out, entry.seq);
+    match entry.target {
+        NodeEntryTarget::All | NodeEntryTarget::RetainedCopy => {}
+        NodeEntryTarget::Member(member) => {
+            put_text(out, member.filter);
+            put_text(out, member.group);
+            varint::put(out, member.nth.into());
+        }
+        NodeEntryTarget::PublishedAt(node) => put_text(out, node),
+    }
+}
+
+pub(crate) fn read_node_entry(bytes: &[u8]) -> Option<NodeEntry<'_>> {
+    let mut reader = RecordReader { rest: bytes };
+    let kind = reader.byte()?;
+    let origin = u64::from_le_bytes(reader.bytes(8)?.try_into().ok()?);
+    let seq = reader.read_varint()?;
+    let target = match kind {
+        ENTRY_FOR_ALL => NodeEntryTarget::All,
+        ENTRY_FOR_MEMBER => NodeEntryTarget::Member(GroupMemberTarget {
+            filter: reader.text()?,
+            group: reader.text()?,
+            nth: u32::try_from(reader.read_varint()?).ok()?,
+        }),
+        ENTRY_RETAINED_COPY => NodeEntryTarget::RetainedCopy,
+        ENTRY_PUBLISHED_AT => NodeEntryTarget::PublishedAt(reader.text()?),
+        _ => return None,
+    };
+    let is_valid = seq > 0 && reader.rest.is_empty();
+    is_valid.then_some(NodeEntry {
+        origin,
+        seq,
+        target,
+    })
+}
+
+/// Key of the numbers that a shard has received: number of shards of the node, shard, origin, and which numbers.
+pub(crate) fn received_key((shards, shard): (u16, u16), origin: u64, part: u64) -> [u8; 20] {
+    let mut key = [0; 20];
+    key[..2].copy_from_slice(&shards.to_be_bytes());
+    key[2..4].copy_from_slice(&shard.to_be_bytes());
+    key[4..12].copy_from_slice(&origin.to_be_bytes());
+    key[12..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
+pub(crate) fn read_received_key(key: &[u8]) -> Option<((u16, u16), u64, u64)> {
+    let key: &[u8; 20] = key.try_into().ok()?;
+    let shards = u16::from_be_bytes([key[0], key[1]]);
+    let shard = u16::from_be_bytes([key[2], key[3]]);
+    let number = |at: usize| Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?));
+    let is_valid = shard < shards;
+    is_valid.then_some(((shards, shard), number(4)?, number(12)?))
 }
 
 /// A session as stored under its client id.
@@ -461,6 +555,33 @@ mod tests {
         assert_eq!(read.identifiers, [1, 4000]);
         assert_eq!((read.qos, read.retain), (QoS::AtLeastOnce, true));
         assert_eq!(read_delayed_key(&delayed_key(5, 6)), Some((5, 6)));
+
+        let member = GroupMemberTarget {
+            filter: "a/+",
+            group: "g",
+            nth: 300,
+        };
+        for target in [
+            NodeEntryTarget::All,
+            NodeEntryTarget::Member(member),
+            NodeEntryTarget::RetainedCopy,
+            NodeEntryTarget::PublishedAt("node-1"),
+        ] {
+            let entry = NodeEntry {
+                origin: u64::MAX - 1,
+                seq: 300,
+                target,
+            };
+            let mut bytes = Vec::new();
+            put_node_entry(&entry, &mut bytes);
+            assert_eq!(read_node_entry(&bytes), Some(entry));
+            for cut in 0..bytes.len() {
+                assert_eq!(read_node_entry(&bytes[..cut]), None, "{cut}");
+            }
+        }
+        let key = received_key((4, 3), 7, 8);
+        assert_eq!(read_received_key(&key), Some(((4, 3), 7, 8)));
+        assert_eq!(read_received_key(&key[1..]), None);
 
         for member in [None, Some(("a/+", "g"))] {
             let mut bytes = Vec::new();

@@ -7,7 +7,8 @@ use store::{StateKind, Store};
 
 use super::journal::ShardLink;
 use super::node::NodeState;
-use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
+use super::persistence::{ReceivedRecord, RecoveredDelayedMessage, RecoveredSession};
+use super::received_numbers::CopiedNumbers;
 use super::records;
 
 /// The state recovered for one shard.
@@ -19,6 +20,8 @@ pub(crate) struct RecoveredShard {
     pub(crate) orphans: Vec<u64>,
     /// Links between shards that contain messages, and the number of the last message there.
     pub(crate) links: Vec<(ShardLink, u64)>,
+    /// What it has received from other nodes.
+    pub(crate) received: Vec<ReceivedRecord>,
     /// Keys of obsolete records: expired retained messages, sessions replaced by another.
     pub(crate) obsolete_keys: Vec<(StateKind, Box<[u8]>)>,
 }
@@ -51,6 +54,7 @@ pub(crate) fn recover_from_store(
     read_subscriptions(store, &mut recovered, &places)?;
     read_retained(store, node, now_ms, &mut recovered[0].obsolete_keys)?;
     read_delayed(store, &mut recovered, &mut highest)?;
+    read_received(store, &mut recovered)?;
     for number in store.queued_sessions() {
         if let Some(link) = ShardLink::from_store_number(number) {
             let last_seq = store.queue(number).map_or(0, |queue| queue.last_seq);
@@ -71,8 +75,16 @@ pub(crate) fn recover_from_store(
     })
 }
 
-/// Reads the sessions, delayed messages and shard links in the copy of another node's store.
-pub(crate) fn read_copy(copy: &Store) -> Result<RecoveredShard, store::StoreError> {
+/// What is adopted from the copy of another node's store.
+pub(crate) struct RecoveredCopy {
+    /// Sessions, delayed messages and shard links.
+    pub(crate) shard: RecoveredShard,
+    /// The messages of other nodes that the shards of the node had received.
+    pub(crate) received: CopiedNumbers,
+}
+
+/// Reads the copy of another node's store.
+pub(crate) fn read_copy(copy: &Store) -> Result<RecoveredCopy, store::StoreError> {
     let mut recovered = [RecoveredShard::default()];
     let mut highest = 0;
     let places = read_sessions(copy, &mut recovered, &mut highest)?;
@@ -82,7 +94,10 @@ pub(crate) fn read_copy(copy: &Store) -> Result<RecoveredShard, store::StoreErro
     let links = copy.queued_sessions();
     let links = links.into_iter().filter_map(ShardLink::from_store_number);
     recovered.links = links.map(|link| (link, 0)).collect();
-    Ok(recovered)
+    Ok(RecoveredCopy {
+        shard: recovered,
+        received: read_copied_numbers(copy)?,
+    })
 }
 
 /// Position of a session by its number: its shard, and its index there.
@@ -260,4 +275,39 @@ fn read_delayed(
     })?;
     warn_unreadable_records("delayed messages", unreadable);
     Ok(())
+}
+
+fn read_received(store: &Store, recovered: &mut [RecoveredShard]) -> Result<(), store::StoreError> {
+    let mut unreadable = 0;
+    let shards = recovered.len();
+    store.scan(StateKind::Received, &mut |key, value| {
+        match records::read_received_key(key) {
+            Some(((of, shard), origin, part)) if usize::from(of) == shards => recovered
+                [usize::from(shard)]
+            .received
+            .push((origin, part, value.into())),
+            // The node had another number of shards, so that the sessions were on other ones.
+            key_fields => {
+                unreadable += u64::from(key_fields.is_none());
+                recovered[0]
+                    .obsolete_keys
+                    .push((StateKind::Received, key.into()));
+            }
+        }
+    })?;
+    warn_unreadable_records("numbers of messages of other nodes", unreadable);
+    Ok(())
+}
+
+fn read_copied_numbers(copy: &Store) -> Result<CopiedNumbers, store::StoreError> {
+    let mut numbers = CopiedNumbers::default();
+    let mut unreadable = 0;
+    copy.scan(StateKind::Received, &mut |key, value| {
+        let fields = records::read_received_key(key);
+        let is_read = fields
+            .is_some_and(|(shard, origin, part)| numbers.restore(shard, (origin, part), value));
+        unreadable += u64::from(!is_read);
+    })?;
+    warn_unreadable_records("numbers of messages of other nodes", unreadable);
+    Ok(numbers)
 }

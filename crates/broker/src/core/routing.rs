@@ -2,10 +2,12 @@
 //!
 //! It orchestrates: the tree finds the receivers, `Delivery` and `ShardMessageQueues` take the message.
 
-use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
+use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget, MessageId};
 use super::delivery::{Delivery, with_publisher};
 use super::dispatch::Dispatch;
+use super::journal::CrossShardRecord;
 use super::match_set::{FilterEntry, LocalTargets, MatchSet};
+use super::records;
 use super::session::SessionMessage;
 use super::session_filter::SessionFilter;
 use super::shard::Shard;
@@ -15,6 +17,7 @@ use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx, Table};
 use crate::metrics::Metric;
 use hooks::{DropReason, Interest, MessageOrigin, MessageView};
 use mqtt::QoS;
+use store::StateKind;
 
 /// Delivers to every session of this shard with a matching non-shared subscription.
 #[inline]
@@ -53,29 +56,54 @@ fn forward_to_shards(
         QoS::AtMostOnce if !delivery.interest.intersects(publisher_points) => *dispatch.view,
         _ => with_publisher(&delivery.sessions, dispatch.origin, dispatch.view),
     };
+    let mut id = None;
     while shards != 0 {
-        let shard = shards.trailing_zeros() as u16;
-        shards &= shards - 1;
+        // The node router comes first: the message has its identity from the link to the other nodes.
+        let shard = 63 - shards.leading_zeros() as u16;
+        shards &= !(1 << shard);
         let journal = delivery.journal.as_mut();
-        let link_seq =
-            journal.and_then(|journal| journal.record_cross_shard(shard, &named, dispatch, None));
-        links.push_message(shard, &named, None, link_seq);
+        let record = journal.map_or(CrossShardRecord::None, |journal| {
+            journal.record_cross_shard(shard, &named, dispatch, None)
+        });
         delivery.metrics.inc(Metric::CrossShardOut);
+        match record {
+            // The link forwards it when it is in the log.
+            CrossShardRecord::ForNodes(of_link) => id = Some(of_link),
+            CrossShardRecord::InLink(seq) => links.push_message(shard, &named, None, Some(seq), id),
+            CrossShardRecord::None => links.push_message(shard, &named, None, None, None),
+        }
     }
+    dispatch.id = id;
 }
 
 impl Shard {
+    /// Whether the message must not reach any subscriber twice, even after a crash: its publisher repeats it then, or the
+    /// one from which it is derived.
+    #[inline]
+    pub(super) fn is_exactly_once(
+        &self,
+        view: &MessageView<'_>,
+        origin: Option<SessionIx>,
+    ) -> bool {
+        match origin {
+            Some(at) => {
+                (view.qos == QoS::ExactlyOnce || self.publication_number.is_some())
+                    && self.delivery.sessions[at].store_number != 0
+            }
+            None => self.is_publishing_exactly_once,
+        }
+    }
+
     /// Routes a message; returns false if it has no subscriber.
     #[inline]
     pub(crate) fn route(&mut self, view: &MessageView<'_>, origin: Option<SessionIx>) -> bool {
+        let is_exactly_once = self.is_exactly_once(view, origin);
         let (set, filters) = self.tree.match_topic(view.topic);
         if set.is_empty() {
             return false;
         }
         let mut dispatch = Dispatch::new(view, origin);
-        dispatch.is_exactly_once = (view.qos == QoS::ExactlyOnce
-            || self.publication_number.is_some())
-            && origin.is_some_and(|at| self.delivery.sessions[at].store_number != 0);
+        dispatch.is_exactly_once = is_exactly_once;
         let many = set.has_many_targets(filters);
         if many {
             dispatch = dispatch.for_many_sessions(&mut self.packet_buffer);
@@ -94,6 +122,9 @@ impl Shard {
             for group in groups {
                 self.deliver_to_group(group, &mut dispatch);
             }
+        }
+        if let Some(id) = dispatch.id {
+            self.note_during_adoptions(id);
         }
         if many {
             self.packet_buffer = dispatch.into_scratch();
@@ -131,13 +162,19 @@ impl Shard {
                     group: &group.name,
                     nth,
                 };
-                let of_group = Some((filter, &*group.name));
                 let journal = self.delivery.journal.as_mut();
-                let link_seq = journal.and_then(|journal| {
-                    journal.record_cross_shard(shard, &named, dispatch, of_group)
+                let record = journal.map_or(CrossShardRecord::None, |journal| {
+                    journal.record_cross_shard(shard, &named, dispatch, Some(member))
                 });
-                self.shard_queues
-                    .push_message(shard, &named, Some(member), link_seq);
+                let link_seq = match record {
+                    CrossShardRecord::InLink(seq) => Some(seq),
+                    _ => None,
+                };
+                // The link forwards what is for other nodes when it is in the log.
+                if !matches!(record, CrossShardRecord::ForNodes(_)) {
+                    self.shard_queues
+                        .push_message(shard, &named, Some(member), link_seq, None);
+                }
                 self.delivery.metrics.inc(Metric::CrossShardOut);
             }
             None => self.record_no_members(dispatch),
@@ -157,31 +194,48 @@ impl Shard {
 
     /// Delivers messages from another shard to the subscribers of this one.
     pub(crate) fn deliver_batch(&mut self, from: u16, batch: &CrossShardBatch) {
+        let is_from_nodes = self.node_router == Some(from);
         for crossing in batch.iter() {
             let view = &crossing.view;
             if crossing.is_retained_copy {
                 self.store_retained_copy(view);
                 continue;
             }
+            let of_nodes = crossing.id.filter(|_| is_from_nodes);
             let mut dispatch = Dispatch::new(view, None);
-            dispatch.is_exactly_once = crossing.link_seq.is_some();
+            dispatch.is_exactly_once = crossing.link_seq.is_some() || of_nodes.is_some();
             if let Some(node) = crossing.adopted_from {
-                self.deliver_to_adopted(node, &mut dispatch);
+                self.deliver_to_adopted(node, crossing.id, &mut dispatch);
                 continue;
             }
-            match crossing.member {
-                None => {
+            if of_nodes.is_some_and(|id| self.received.contains(id)) {
+                continue;
+            }
+            match (crossing.member, crossing.published_at) {
+                (None, None) if let Some(filter) = self.filter_during_adoptions(crossing.id) => {
+                    self.deliver_to_some(filter, &mut dispatch);
+                }
+                (None, None) => {
                     let (set, filters) = self.tree.match_topic(view.topic);
                     let many = set.has_many_targets(filters);
                     if many {
                         dispatch = dispatch.for_many_sessions(&mut self.packet_buffer);
                     }
                     deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
-                    if many {
-                        self.packet_buffer = dispatch.into_scratch();
-                    }
                 }
-                Some(member) => self.deliver_to_member_target(&member, &mut dispatch),
+                (None, Some(node)) => self.deliver_to_others(node, &mut dispatch),
+                (Some(member), _) => self.deliver_to_member_target(&member, &mut dispatch),
+            }
+            if let Some(id) = crossing.id {
+                self.note_during_adoptions(id);
+            }
+            if let Some(id) = of_nodes {
+                // The sessions that got it from the failed node may be those of this one after a start.
+                let is_durable = dispatch.is_journaled || crossing.published_at.is_some();
+                self.record_received(id, is_durable);
+            }
+            if dispatch.has_many_sessions {
+                self.packet_buffer = dispatch.into_scratch();
             }
             if let Some(seq) = crossing.link_seq
                 && let Some(journal) = &mut self.delivery.journal
@@ -190,6 +244,29 @@ impl Shard {
             }
         }
         self.close_pending_connections();
+    }
+
+    /// A message of another node was delivered.
+    fn record_received(&mut self, id: MessageId, is_durable: bool) {
+        let is_durable = is_durable && self.delivery.journal.is_some();
+        self.received.insert(id, is_durable, self.delivery.now_ms);
+    }
+
+    /// Writes the numbers of the messages of other nodes that were delivered to durable sessions in this turn.
+    pub(super) fn persist_received(&mut self) {
+        if !self.received.has_changes() {
+            return;
+        }
+        let place = (self.shards, self.id);
+        if let Some(journal) = &mut self.delivery.journal {
+            self.received.take_changes(|origin, part, record| {
+                let key = records::received_key(place, origin, part);
+                match record {
+                    Some(record) => journal.put(StateKind::Received, &key, record),
+                    None => journal.delete(StateKind::Received, &key),
+                }
+            });
+        }
     }
 
     fn deliver_to_member_target(

@@ -5,8 +5,20 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// The sessions of this shard that were adopted from one node: their numbers here, and those they had there.
-pub(crate) type AdoptedNumbers = HashMap<u64, u64, RandomState>;
+/// A session that was adopted from another node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AdoptedNumber {
+    /// The number that it had there.
+    pub(crate) before: u64,
+    /// How many sessions this shard had adopted from the node before it.
+    pub(crate) position: u32,
+}
+
+/// The sessions of this shard that were adopted from one node, by their numbers here.
+pub(crate) type AdoptedNumbers = HashMap<u64, AdoptedNumber, RandomState>;
+
+/// A number of shards of a node, and one of these shards.
+pub(crate) type ShardOf = (u64, u64);
 
 /// A condition for the sessions that get a message.
 #[derive(Debug, Clone)]
@@ -15,12 +27,18 @@ pub(crate) enum SessionFilter {
     Durable,
     /// Those whose number modulo the first value is the second one.
     OfShard { shards: u64, shard: u64 },
-    /// Those that were adopted from a node; if `shards` is not 0, only from its shard `shard`.
+    /// Those that were adopted from a node.
     Adopted {
         numbers: Arc<AdoptedNumbers>,
-        shards: u64,
-        shard: u64,
+        /// If it is not `None`, only those of this shard of the node.
+        of_shard: Option<ShardOf>,
+        /// Not those of these shards of the node, which had the message.
+        had_by: Vec<ShardOf>,
+        /// Not the first ones that were adopted, which have got it here.
+        had_by_first: u32,
     },
+    /// Those that were not adopted from certain nodes.
+    NotAdopted(Vec<Arc<AdoptedNumbers>>),
 }
 
 impl SessionFilter {
@@ -30,10 +48,22 @@ impl SessionFilter {
             SessionFilter::OfShard { shards, shard } => store_number % shards == *shard,
             SessionFilter::Adopted {
                 numbers,
-                shards,
-                shard,
-            } => (numbers.get(&store_number))
-                .is_some_and(|before| *shards == 0 || before % shards == *shard),
+                of_shard,
+                had_by,
+                had_by_first,
+            } => {
+                let Some(number) = numbers.get(&store_number) else {
+                    return false;
+                };
+                let is_of = |&(shards, shard): &ShardOf| number.before % shards == shard;
+                of_shard.as_ref().is_none_or(is_of)
+                    && !had_by.iter().any(is_of)
+                    && number.position >= *had_by_first
+            }
+            SessionFilter::NotAdopted(nodes) => {
+                let mut nodes = nodes.iter();
+                !nodes.any(|numbers| numbers.contains_key(&store_number))
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use foldhash::fast::RandomState;
 use mqtt::ReasonCode;
 
+use super::adoption::AdoptedFrom;
 use super::connection::{
     AddressSource, ClientRateLimiter, CloseReason, Connection, ConnectionPhase,
 };
@@ -20,13 +21,14 @@ use super::connection_deadlines::{DeadlineCheck, DeadlineLimits, MIN_PACKET_BYTE
 use super::delivery::Delivery;
 use super::derived_queue::DerivedMessages;
 use super::node::NodeState;
+use super::node_link::RestoredEntry;
 use super::partial_packet_budget::PartialPacketBudget;
 use super::pending_claims::PendingClaims;
 use super::pending_responses::PendingResponses;
 use super::pending_suback::PendingSubAcks;
+use super::received_numbers::ReceivedNumbers;
 use super::remote_interest::RouterFilters;
 use super::session::PublicationNumber;
-use super::session_filter::AdoptedNumbers;
 use super::shard_messages::ShardMessageQueues;
 use super::shared_backlog::SharedBacklogs;
 use super::subscription_tree::SubscriptionTree;
@@ -112,13 +114,21 @@ pub(crate) struct Shard {
     pub(crate) rejected_by_hooks: bool,
     /// The number of the message that is being published, if a gateway has given it one.
     pub(crate) publication_number: Option<PublicationNumber>,
+    /// Whether messages that are published now result from one that must arrive exactly once.
+    pub(crate) is_publishing_exactly_once: bool,
     /// Sessions with accepted numbers that are not in their records yet.
     pub(crate) sessions_with_new_numbers: Vec<SessionIx>,
     /// Whether a hook will acknowledge the message being handled later.
     pub(crate) deferred_by_hooks: bool,
     pub(crate) is_stopping: bool,
     /// The sessions that were adopted from other nodes, by the names of these nodes, while messages for them arrive.
-    pub(crate) adopted: HashMap<Box<str>, Arc<AdoptedNumbers>, RandomState>,
+    pub(crate) adopted: HashMap<Box<str>, AdoptedFrom, RandomState>,
+    /// The messages of other nodes that were delivered.
+    pub(crate) received: ReceivedNumbers,
+    /// Messages for other nodes that were in the link when the node died, until they are forwarded.
+    pub(crate) restored_for_nodes: Vec<RestoredEntry>,
+    /// Whether another node has adopted what this one had for others.
+    pub(crate) has_abandoned_for_nodes: bool,
     /// Whether the sessions that end now live on at another node.
     pub(crate) is_abandoning_sessions: bool,
     pub(crate) packet_budget: PartialPacketBudget,
@@ -171,10 +181,14 @@ impl Shard {
             derived_messages: DerivedMessages::default(),
             rejected_by_hooks: false,
             publication_number: None,
+            is_publishing_exactly_once: false,
             sessions_with_new_numbers: Vec::new(),
             deferred_by_hooks: false,
             is_stopping: false,
             adopted: HashMap::default(),
+            received: ReceivedNumbers::default(),
+            restored_for_nodes: Vec::new(),
+            has_abandoned_for_nodes: false,
             is_abandoning_sessions: false,
             packet_budget: PartialPacketBudget::new(node.listeners.len()),
             last_foreign_warning_ms: 0,
@@ -211,6 +225,7 @@ impl Shard {
     pub(crate) fn reset_after_panic(&mut self) {
         self.derived_messages.reset_after_panic();
         self.publication_number = None;
+        self.is_publishing_exactly_once = false;
     }
 
     pub(crate) fn limits(&self) -> &BrokerLimits {

@@ -6,7 +6,7 @@ use hooks::MessageView;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
+use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget, MessageId, NodeTraffic};
 use super::remote_interest::RemovedFilters;
 use super::tunnel::TunnelRequest;
 
@@ -196,8 +196,15 @@ impl ShardMessageQueues {
         view: &MessageView<'_>,
         member: Option<GroupMemberTarget<'_>>,
         link_seq: Option<u64>,
+        id: Option<MessageId>,
     ) {
-        self.push_with(shard, |batch| batch.push(view, member, link_seq));
+        self.push_with(shard, |batch| batch.push(view, member, link_seq, id));
+    }
+
+    /// Sends the messages of a batch.
+    pub(crate) fn send_batch(&mut self, shard: u16, batch: CrossShardBatch) {
+        self.waiting_bytes += batch.size();
+        self.send(shard, ShardMessage::Messages(batch));
     }
 
     /// Sends a message that was retained, or whose topic has no retained message any more.
@@ -206,12 +213,17 @@ impl ShardMessageQueues {
     }
 
     /// Sends a message for the sessions that were adopted from a node.
-    pub(crate) fn push_for_adopted(&mut self, shard: u16, view: &MessageView<'_>, node: &str) {
-        self.push_with(shard, |batch| batch.push_for_adopted(view, node));
+    pub(crate) fn push_for_adopted(&mut self, shard: u16, message: NodeTraffic<'_>, node: &str) {
+        self.push_with(shard, |batch| batch.push_for_adopted(message, node));
+    }
+
+    /// Sends a message that was published at a node which has failed.
+    pub(crate) fn push_published_at(&mut self, shard: u16, message: NodeTraffic<'_>, node: &str) {
+        self.push_with(shard, |batch| batch.push_published_at(message, node));
     }
 
     #[inline]
-    fn push_with(&mut self, shard: u16, push: impl FnOnce(&mut CrossShardBatch)) {
+    pub(super) fn push_with(&mut self, shard: u16, push: impl FnOnce(&mut CrossShardBatch)) {
         let outgoing = &mut self.outgoing[usize::from(shard)];
         if !matches!(outgoing.last(), Some(ShardMessage::Messages(_))) {
             let bytes = self.spare_buffers.pop().unwrap_or_default();

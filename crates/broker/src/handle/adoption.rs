@@ -12,14 +12,17 @@ use super::BrokerHandle;
 use crate::core::adoption::{AbandonScan, AdoptedSession, AdoptionBegin};
 use crate::core::journal::ShardLink;
 use crate::core::message::Message;
+use crate::core::node_link::{RestoredEntry, first_seqs};
 use crate::core::records;
-use crate::core::recovery::read_copy;
+use crate::core::recovery::{RecoveredCopy, read_copy};
 use crate::core::shard::Shard;
 use crate::net::inbox::InboxItem;
 
 /// Sessions that a shard adopts in one turn, and bytes of their messages.
 const SESSIONS_PER_TURN: usize = 128;
 const BYTES_PER_TURN: usize = 1 << 20;
+/// Messages of the node for others that a shard adopts in one turn.
+const MESSAGES_PER_TURN: usize = 1024;
 /// Portions that shards have been given and have not logged yet.
 const MAX_OPEN_PORTIONS: usize = 8;
 /// Time for a portion to be in the log, and in that of the standby of this node.
@@ -100,6 +103,24 @@ fn adopt_portion(shard: &mut Shard, from: &AdoptionOrigin, portion: Portion) -> 
     result
 }
 
+/// Reads the messages in the link of a shard of the node to other nodes.
+fn read_for_nodes(
+    copy: &Store,
+    link: ShardLink,
+    entries: &mut Vec<RestoredEntry>,
+) -> Result<(), StoreError> {
+    let queue = link.store_number();
+    copy.read_queue(
+        queue,
+        &mut |entry| match RestoredEntry::read(queue, &entry) {
+            Some(entry) => entries.push(entry),
+            None => tracing::error!(
+                "message of another node for others could not be decoded; message lost"
+            ),
+        },
+    )
+}
+
 impl BrokerHandle {
     /// Adopts the sessions, queued and delayed messages of the node `from`, whose store `copy` is a copy of. `copy` is opened
     /// and not started; reading it blocks the thread. `progress` gets the number of sessions that were processed, and of
@@ -113,7 +134,10 @@ impl BrokerHandle {
         copy: &Store,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<AdoptionReport, AdoptionError> {
-        let recovered = read_copy(copy)?;
+        let RecoveredCopy {
+            shard: recovered,
+            received,
+        } = read_copy(copy)?;
         let all = recovered.sessions.len() as u64;
         let mut report = AdoptionReport::default();
         let from = Arc::new(AdoptionOrigin {
@@ -121,6 +145,15 @@ impl BrokerHandle {
             since_ms: self.shared.clock.now_ms(),
         });
         let shards = self.shard_count() as u16;
+        let received = Arc::new(received);
+        for shard in 0..shards {
+            let (from, received) = (from.clone(), received.clone());
+            let expect = move |shard: &mut Shard| {
+                shard.expect_adopted_messages(&from.node, received);
+                ((), 0)
+            };
+            self.adopt_on(shard, expect).await?;
+        }
         let mut portions: Vec<Portion> = (0..shards).map(|_| Portion::default()).collect();
         let mut open = VecDeque::new();
         let mut next = 0;
@@ -173,9 +206,14 @@ impl BrokerHandle {
             self.finish_portion(open.pop_front(), &from, &mut report)
                 .await?;
         }
+        let mut for_nodes = Vec::new();
         for (link, _) in recovered.links {
-            self.deliver_link(&from, copy, link).await?;
+            match link.leads_to_nodes() {
+                true => read_for_nodes(copy, link, &mut for_nodes)?,
+                false => self.deliver_link(&from, copy, link).await?,
+            }
         }
+        self.adopt_for_nodes(&from, for_nodes).await?;
         let mut delayed = recovered.delayed.into_iter();
         for shard in (0..shards).cycle() {
             let portion: Vec<_> = delayed.by_ref().take(SESSIONS_PER_TURN).collect();
@@ -192,11 +230,7 @@ impl BrokerHandle {
             self.adopt_on(shard, adopt).await?;
         }
         for shard in 0..shards {
-            let from = from.clone();
-            let last = move |shard: &mut Shard| {
-                shard.expect_adopted_messages(&from.node);
-                ((), shard.shard_queues.last_sequence())
-            };
+            let last = |shard: &mut Shard| ((), shard.shard_queues.last_sequence());
             self.adopt_on(shard, last).await?;
         }
         progress(all, all);
@@ -277,6 +311,28 @@ impl BrokerHandle {
             self.adopt_on(shard, deliver).await?;
         }
         Ok(())
+    }
+
+    /// Takes over the messages that were on their way from the node to others.
+    async fn adopt_for_nodes(
+        &self,
+        from: &Arc<AdoptionOrigin>,
+        entries: Vec<RestoredEntry>,
+    ) -> Result<(), AdoptionError> {
+        let first_seqs = Arc::new(first_seqs(&entries));
+        let mut entries = entries.into_iter();
+        loop {
+            let portion: Vec<_> = entries.by_ref().take(MESSAGES_PER_TURN).collect();
+            if portion.is_empty() {
+                return Ok(());
+            }
+            let (from, first_seqs) = (from.clone(), first_seqs.clone());
+            let adopt = move |shard: &mut Shard| {
+                shard.adopt_node_entries(&from.node, &portion, &first_seqs);
+                ((), 0)
+            };
+            self.adopt_on(0, adopt).await?;
+        }
     }
 
     async fn adopt_on<T: Send + 'static>(

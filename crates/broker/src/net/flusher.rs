@@ -172,6 +172,10 @@ impl ShardIo {
     fn is_congested(&self, core: &Shard) -> bool {
         let limit = core.limits.max_cross_shard_bytes as usize;
         let own = usize::from(core.id);
+        let journal = core.delivery.journal.as_ref();
+        if journal.is_some_and(|journal| journal.waiting_bytes_for_nodes() > limit) {
+            return true;
+        }
         self.inboxes
             .iter()
             .enumerate()

@@ -10,7 +10,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hooks::{Authentication, HooksFactory};
 use store::{QueueFetch, Store};
@@ -22,7 +22,7 @@ use super::clock::NodeClock;
 use super::flusher;
 use super::inbox::{InboxItem, ShardInbox};
 use super::listener::ListenerSocket;
-use super::node_router_thread::ClusterAttachment;
+use super::node_router_thread::{ClusterAttachment, PeerNodeInbox};
 use super::shard_io::ShardIo;
 use crate::core::journal::ShardLink;
 use crate::core::node::NodeState;
@@ -43,6 +43,8 @@ const CHECKS_PER_STEP: usize = 16;
 /// Steps of one tick, whose connections are spread over less than the tick.
 const MAX_CHECK_STEPS: usize = 64;
 const CHECK_STEP_INTERVAL: Duration = Duration::from_millis(2);
+/// Time that messages for other nodes wait after a start for nodes that do not say what they want.
+const MAX_FORWARD_DELAY: Duration = Duration::from_secs(300);
 const SWEEP_EVERY_TICKS: u64 = 30_000 / TICK_MS;
 const HOUSEKEEPING_EVERY_TICKS: u64 = 10_000 / TICK_MS;
 
@@ -135,6 +137,11 @@ async fn run_tasks(setup: ShardSetup) {
         if let Some(cluster) = cluster {
             // A message that is accepted must reach the subscribers of all nodes.
             cluster.inbox.wait_until_ready(cluster.start_timeout).await;
+            let forwarding = forward_restored(shard_io.clone(), cluster.inbox);
+            tokio::task::spawn_local(forwarding);
+        } else {
+            shard_io.core_at_now().forward_restored();
+            shard_io.schedule_flush();
         }
         // Timers start after every shard knows the subscriptions of the others. Otherwise wills and delayed messages
         // that became due while the node was down would reach no subscriber.
@@ -170,9 +177,11 @@ async fn restore_shard(shard: &Rc<ShardIo>, durable: ShardRecovery) {
         recovered,
         restored_shards: restored,
     } = durable;
-    shard
-        .core_at_now()
-        .start_journal(first_number, &recovered.links);
+    {
+        let mut core = shard.core_at_now();
+        core.start_journal(first_number, &recovered.links);
+        core.restore_received(&recovered.received);
+    }
     for (done, session) in recovered.sessions.into_iter().enumerate() {
         shard.core_at_now().restore_session(&session);
         if done % SESSIONS_RESTORED_PER_STEP == SESSIONS_RESTORED_PER_STEP - 1 {
@@ -204,12 +213,27 @@ async fn restore_shard(shard: &Rc<ShardIo>, durable: ShardRecovery) {
     let mut core = shard.core_at_now();
     if core.id == 0 {
         for &(link, _) in &recovered.links {
-            if link.shards != core.shards {
+            if link.shards != core.shards && !link.leads_to_nodes() {
                 core.delete_link(link);
             }
         }
     }
     drop(core);
+    shard.schedule_flush();
+}
+
+/// Passes on the messages that were on their way to other nodes when the node died. The filters of the other nodes have to be
+/// known, also those of sessions that are being adopted, and it has to be certain that no node has adopted those of this one.
+async fn forward_restored(shard: Rc<ShardIo>, cluster: PeerNodeInbox) {
+    let deadline = Instant::now() + MAX_FORWARD_DELAY;
+    let node = shard.core.borrow().node.clone();
+    while node.are_sessions_held.load(Relaxed)
+        || (Instant::now() < deadline
+            && (!cluster.is_ready() || node.has_successions.load(Relaxed)))
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    shard.core_at_now().forward_restored();
     shard.schedule_flush();
 }
 

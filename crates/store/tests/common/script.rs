@@ -148,7 +148,7 @@ impl StoreModel {
                 }
             }
             _ => {
-                let space = random.below(4) as usize;
+                let space = random.below(5) as usize;
                 let key = vec![random.below(20) as u8];
                 if random.one_in(3) {
                     batch.delete(super::StateKind::ALL[space], &key);

@@ -5,7 +5,7 @@ use mqtt::QoS;
 
 use super::{BatchRecipients, NodeRouter};
 use crate::config::MAX_PEER_NODES;
-use crate::core::cross_shard_batch::{CrossShardBatch, GroupMemberTarget};
+use crate::core::cross_shard_batch::{CrossShardBatch, GroupMemberTarget, NodeTraffic};
 use crate::core::node_batches::ReceivedBatches;
 use crate::core::node_messages;
 use crate::core::peer_node_ix::PeerNodeIx;
@@ -34,32 +34,48 @@ impl NodeRouter {
         }
     }
 
+    /// Sends a message to nodes that want it. `published_at`: it was published at this node, which has failed. Its own
+    /// sessions have got it, and all others get it, also those of this node.
     pub(super) fn send_to_nodes(
         &mut self,
-        view: &MessageView<'_>,
+        message: NodeTraffic<'_>,
         mut nodes: u64,
+        published_at: Option<&str>,
         touched: &mut BatchRecipients,
     ) {
         while nodes != 0 {
             let slot = nodes.trailing_zeros() as u8;
             nodes &= nodes - 1;
-            self.push_to_node(slot, view, None, touched);
+            let node = self.nodes[usize::from(slot)].as_ref();
+            if published_at.is_some_and(|failed| node.is_some_and(|node| *node.name == *failed)) {
+                continue;
+            }
+            self.push_to_node(slot, message, None, touched);
+        }
+        if let Some(failed) = published_at {
+            let mut shards = self.local.match_topic(message.view.topic).0.remote_shards;
+            touched.shards |= shards;
+            while shards != 0 {
+                let shard = shards.trailing_zeros() as u16;
+                shards &= shards - 1;
+                self.queues.push_published_at(shard, message, failed);
+            }
         }
     }
 
     /// Sends a message to the n-th of the members that other nodes have, or to one of this node if they have left.
     pub(super) fn send_to_member(
         &mut self,
-        view: &MessageView<'_>,
+        message: NodeTraffic<'_>,
         member: &GroupMemberTarget<'_>,
         touched: &mut BatchRecipients,
     ) {
         match choose_place(&self.remote, member) {
             Some((slot, nth)) => {
                 let target = GroupMemberTarget { nth, ..*member };
-                self.push_to_node(slot as u8, view, Some(target), touched);
+                self.push_to_node(slot as u8, message, Some(target), touched);
             }
-            None if self.push_to_local_member(view, member, touched) => {}
+            None if self.push_to_local_member(message, member, touched) => {}
             None => self.counts.dropped_no_member += 1,
         }
     }
@@ -85,10 +101,11 @@ impl NodeRouter {
     pub(super) fn push_to_node(
         &mut self,
         slot: u8,
-        view: &MessageView<'_>,
+        message: NodeTraffic<'_>,
         member: Option<GroupMemberTarget<'_>>,
         touched: &mut BatchRecipients,
     ) {
+        let NodeTraffic { view, id } = message;
         let Some(node) = &mut self.nodes[usize::from(slot)] else {
             return;
         };
@@ -97,7 +114,7 @@ impl NodeRouter {
             self.counts.dropped_behind += 1;
             return;
         }
-        node.batch.push(view, member, None);
+        node.batch.push(view, member, None, id);
         if view.qos != QoS::AtMostOnce {
             node.confirm = true;
             touched.nodes |= 1 << slot;
@@ -112,14 +129,14 @@ impl NodeRouter {
     pub(super) fn push_for_adopted(
         &mut self,
         slot: u8,
-        view: &MessageView<'_>,
+        message: NodeTraffic<'_>,
         adopted_from: &str,
         touched: &mut BatchRecipients,
     ) {
         let Some(node) = &mut self.nodes[usize::from(slot)] else {
             return;
         };
-        node.batch.push_for_adopted(view, adopted_from);
+        node.batch.push_for_adopted(message, adopted_from);
         node.confirm = true;
         touched.nodes |= 1 << slot;
         self.counts.messages_sent += 1;
@@ -131,16 +148,16 @@ impl NodeRouter {
     /// Passes a message to the sessions that this node has adopted from another one.
     pub(super) fn push_to_adopted_here(
         &mut self,
-        view: &MessageView<'_>,
+        message: NodeTraffic<'_>,
         adopted_from: &str,
         touched: &mut BatchRecipients,
     ) {
-        let mut shards = self.local.match_topic(view.topic).0.remote_shards;
+        let mut shards = self.local.match_topic(message.view.topic).0.remote_shards;
         touched.shards |= shards;
         while shards != 0 {
             let shard = shards.trailing_zeros() as u16;
             shards &= shards - 1;
-            self.queues.push_for_adopted(shard, view, adopted_from);
+            self.queues.push_for_adopted(shard, message, adopted_from);
         }
     }
 
@@ -215,10 +232,11 @@ impl NodeRouter {
         let mut touched = BatchRecipients::default();
         let mut wanting_shards = 0;
         for crossing in batch.iter() {
+            let message = crossing.traffic();
             let view = &crossing.view;
             self.counts.messages_received += 1;
             if let Some(node) = crossing.adopted_from {
-                self.push_to_adopted_here(view, node, &mut touched);
+                self.push_to_adopted_here(message, node, &mut touched);
                 continue;
             }
             match &crossing.member {
@@ -234,15 +252,15 @@ impl NodeRouter {
                     if !crossing.is_repetition {
                         wanting_shards = self.local.match_topic(view.topic).0.remote_shards;
                     }
-                    let passed = self.push_to_shards(wanting_shards, view);
+                    let passed = self.push_to_shards(wanting_shards, message);
                     if view.qos != QoS::AtMostOnce {
                         touched.shards |= passed;
                     }
                 }
                 Some(member) => {
-                    if !self.push_to_local_member(view, member, &mut touched) {
+                    if !self.push_to_local_member(message, member, &mut touched) {
                         // The members of this node have left meanwhile.
-                        self.send_to_member(view, member, &mut touched);
+                        self.send_to_member(message, member, &mut touched);
                     }
                 }
             }
@@ -258,7 +276,8 @@ impl NodeRouter {
     }
 
     /// Passes a message to shards; returns those that got it.
-    fn push_to_shards(&mut self, shards: u64, view: &MessageView<'_>) -> u64 {
+    fn push_to_shards(&mut self, shards: u64, message: NodeTraffic<'_>) -> u64 {
+        let NodeTraffic { view, id } = message;
         let mut rest = shards;
         if view.qos == QoS::AtMostOnce && rest & self.shards_behind != 0 {
             rest &= !self.shards_behind;
@@ -268,7 +287,7 @@ impl NodeRouter {
         while rest != 0 {
             let shard = rest.trailing_zeros() as u16;
             rest &= rest - 1;
-            self.queues.push_message(shard, view, None, None);
+            self.queues.push_message(shard, view, None, None, id);
         }
         passed
     }
@@ -276,7 +295,7 @@ impl NodeRouter {
     /// Passes a message to the n-th of the members that this node has; returns false if there is none.
     fn push_to_local_member(
         &mut self,
-        view: &MessageView<'_>,
+        message: NodeTraffic<'_>,
         member: &GroupMemberTarget<'_>,
         touched: &mut BatchRecipients,
     ) -> bool {
@@ -284,7 +303,9 @@ impl NodeRouter {
             return false;
         };
         let target = GroupMemberTarget { nth, ..*member };
-        self.queues.push_message(shard, view, Some(target), None);
+        let NodeTraffic { view, id } = message;
+        self.queues
+            .push_message(shard, view, Some(target), None, id);
         if view.qos != QoS::AtMostOnce {
             touched.shards |= 1 << shard;
         }

@@ -6,10 +6,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use hooks::MessageView;
 use mqtt::QoS;
 
 use super::{BatchRecipients, NodeRouter};
+use crate::core::cross_shard_batch::NodeTraffic;
 use crate::core::node_messages::{self, SuccessionState};
 use crate::core::peer_node::RemoteNode;
 use crate::core::peer_node_ix::PeerNodeIx;
@@ -282,15 +282,33 @@ impl NodeRouter {
         }
     }
 
+    /// A shard may have published a message before it knew of sessions that this node has adopted since, and the message has
+    /// waited for the log in the link: the failed node, for which it was, is gone.
+    pub(super) fn pass_to_recently_adopted(
+        &mut self,
+        message: NodeTraffic<'_>,
+        touched: &mut BatchRecipients,
+    ) {
+        if message.id.is_none() || self.adopted_nodes.is_empty() {
+            return;
+        }
+        let adopted = self.adopted_nodes.iter();
+        let since = adopted.filter(|&(_, &adopted_ms)| message.view.received_ms <= adopted_ms);
+        let nodes: Vec<Box<str>> = since.map(|(node, _)| node.clone()).collect();
+        for node in nodes {
+            self.push_to_adopted_here(message, &node, touched);
+        }
+    }
+
     /// Sends a message to the adopted sessions of a node.
     pub(super) fn send_to_adopted(
         &mut self,
         successor: Successor,
         node: &str,
-        view: &MessageView<'_>,
+        message: NodeTraffic<'_>,
         touched: &mut BatchRecipients,
     ) {
-        if view.qos == QoS::AtMostOnce {
+        if message.view.qos == QoS::AtMostOnce {
             self.counts.dropped_behind += 1;
             return;
         }
@@ -299,10 +317,10 @@ impl NodeRouter {
                 let Some(slot) = self.peers[peer.position()].as_ref().map(|peer| peer.slot) else {
                     return;
                 };
-                self.push_for_adopted(slot, view, node, touched);
+                self.push_for_adopted(slot, message, node, touched);
             }
-            Successor::ThisNode => self.push_to_adopted_here(view, node, touched),
-            Successor::Returned(slot) => self.push_to_node(slot, view, None, touched),
+            Successor::ThisNode => self.push_to_adopted_here(message, node, touched),
+            Successor::Returned(slot) => self.push_to_node(slot, message, None, touched),
             Successor::Unreachable => {}
         }
     }

@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use mqtt::{Direction, Packet, Properties, Publish, QoS, Version};
+use tempfile::TempDir;
 
 use super::sim::{Sim, SimConnection};
 use crate::core::node_messages;
 use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
+use crate::core::succession::SessionHold;
 use crate::core::tables::TableIx as _;
 use crate::core::tunnel::TunnelMessage;
 
@@ -38,15 +40,24 @@ pub(super) struct ClusterSim {
 
 impl ClusterSim {
     pub(super) fn new(nodes: usize, shards: usize, seed: u64, keeps_journals: bool) -> Self {
+        Self::of_nodes(nodes, seed, |n| {
+            let mut node = Sim::in_cluster(&name(n), shards, seed * 31 + n as u64, keeps_journals);
+            node.finish_restore();
+            node
+        })
+    }
+
+    /// Nodes with two shards and a store, which can be killed.
+    pub(super) fn with_stores(nodes: usize, seed: u64) -> Self {
+        Self::of_nodes(nodes, seed, |n| {
+            let dir = TempDir::new().unwrap();
+            Sim::open(&name(n), 2, (seed * 31 + n as u64, 0), dir)
+        })
+    }
+
+    fn of_nodes(nodes: usize, seed: u64, node: impl Fn(usize) -> Sim) -> Self {
         let mut cluster = Self {
-            nodes: (0..nodes as u64)
-                .map(|n| {
-                    let name = name(n as usize);
-                    let mut node = Sim::in_cluster(&name, shards, seed * 31 + n, keeps_journals);
-                    node.finish_restore();
-                    node
-                })
-                .collect(),
+            nodes: (0..nodes).map(node).collect(),
             exits: (0..nodes).map(|_| Vec::new()).collect(),
             wires: (0..nodes)
                 .map(|_| (0..nodes).map(|_| VecDeque::new()).collect())
@@ -219,6 +230,32 @@ impl ClusterSim {
         }
         self.nodes[node]
             .with_router(|router| router.remove_peer(PeerNodeIx::from_position(other), loss));
+    }
+
+    /// A node is killed, and the others notice it. Returns its store.
+    pub(super) fn kill(&mut self, node: usize) -> TempDir {
+        self.collect();
+        let dir = self.nodes[node].kill();
+        for other in (0..self.nodes.len()).filter(|&other| other != node) {
+            self.wires[node][other].clear();
+            self.wires[other][node].clear();
+            let peer = PeerNodeIx::from_position(node);
+            self.nodes[other].with_router(|router| router.remove_peer(peer, PeerLoss::Silent));
+        }
+        dir
+    }
+
+    /// A node that was killed starts again, and all others reach it.
+    pub(super) fn start_again(&mut self, node: usize, dir: TempDir, hold: SessionHold) {
+        let seed = self.random(1 << 20) as u64;
+        let now_ms = self.nodes[node].now_ms;
+        self.nodes[node] = Sim::open(&name(node), 2, (seed, now_ms), dir);
+        self.nodes[node].with_router(|router| router.hold_sessions(hold));
+        for other in (0..self.nodes.len()).filter(|&other| other != node) {
+            self.wires[node][other].clear();
+            self.wires[other][node].clear();
+            self.join(node, other);
+        }
     }
 
     /// Connects a client and waits for the answer.

@@ -5,7 +5,9 @@ use hooks::{MessageView, NEVER_MS};
 use mqtt::{Properties, PropertiesBuf, Property, QoS};
 use proptest::prelude::*;
 
-use crate::core::cross_shard_batch::{BatchError, CrossShardBatch, GroupMemberTarget};
+use crate::core::cross_shard_batch::{
+    BatchError, CrossShardBatch, GroupMemberTarget, MessageId, NodeTraffic,
+};
 use crate::core::outbox::SHARE_FROM_BYTES;
 
 /// How a message is pushed.
@@ -16,7 +18,15 @@ enum Crossing {
     Linked,
     RetainedCopy,
     ForAdopted,
+    Identified,
+    PublishedAt,
 }
+
+const ID: MessageId = MessageId {
+    origin: 11,
+    seq: 5,
+    behind: 4,
+};
 
 #[derive(Debug, Clone)]
 struct TestMessage {
@@ -63,11 +73,19 @@ impl TestMessage {
             nth: 2,
         };
         match self.crossing {
-            Crossing::Plain => batch.push(&view, None, None),
-            Crossing::ForMember => batch.push(&view, Some(member), None),
-            Crossing::Linked => batch.push(&view, None, Some(7)),
+            Crossing::Plain => batch.push(&view, None, None, None),
+            Crossing::ForMember => batch.push(&view, Some(member), None, None),
+            Crossing::Linked => batch.push(&view, None, Some(7), None),
             Crossing::RetainedCopy => batch.push_retained_copy(&view),
-            Crossing::ForAdopted => batch.push_for_adopted(&view, "node-2"),
+            Crossing::ForAdopted => {
+                let (view, id) = (&view, Some(ID));
+                batch.push_for_adopted(NodeTraffic { view, id }, "node-2");
+            }
+            Crossing::Identified => batch.push(&view, None, None, Some(ID)),
+            Crossing::PublishedAt => {
+                let (view, id) = (&view, None);
+                batch.push_published_at(NodeTraffic { view, id }, "node-3");
+            }
         }
     }
 }
@@ -79,6 +97,8 @@ fn message() -> impl Strategy<Value = TestMessage> {
         1 => Just(Crossing::Linked),
         1 => Just(Crossing::RetainedCopy),
         1 => Just(Crossing::ForAdopted),
+        1 => Just(Crossing::Identified),
+        1 => Just(Crossing::PublishedAt),
     ];
     let payload = prop_oneof![
         8 => prop::collection::vec(any::<u8>(), 0..20),
@@ -142,6 +162,10 @@ fn check(batch: &CrossShardBatch, messages: &[TestMessage], shifted_ms: u64) {
         assert_eq!(read.is_retained_copy, is_copy);
         let for_adopted = message.crossing == Crossing::ForAdopted;
         assert_eq!(read.adopted_from, for_adopted.then_some("node-2"));
+        let is_published_at = message.crossing == Crossing::PublishedAt;
+        assert_eq!(read.published_at, is_published_at.then_some("node-3"));
+        let is_identified = message.crossing == Crossing::Identified || for_adopted;
+        assert_eq!(read.id, is_identified.then_some(ID));
         let is_same = |before: &TestMessage| {
             let all = |it: &TestMessage| {
                 let texts = (it.topic, it.client_id, it.is_text);
@@ -236,4 +260,29 @@ fn repetitions_of_nothing_are_rejected() {
         rejected(&[&plain, &repetition[..8]]),
         Some(BatchError::Short)
     );
+}
+
+#[test]
+fn identities_whose_numbers_are_impossible_are_rejected() {
+    let rejected = |seq: u64, behind: u32| {
+        let mut batch = CrossShardBatch::default();
+        let view = MessageView {
+            topic: "a",
+            qos: QoS::ExactlyOnce,
+            ..MessageView::unknown()
+        };
+        let origin = 1;
+        let id = MessageId {
+            origin,
+            seq,
+            behind,
+        };
+        batch.push(&view, None, None, Some(id));
+        let mut encoded = BytesMut::new();
+        batch.encode_into(&mut encoded);
+        CrossShardBatch::decode(&encoded, 0).err()
+    };
+    assert_eq!(rejected(5, 4), None);
+    assert_eq!(rejected(5, 5), Some(BatchError::Identity));
+    assert_eq!(rejected(0, 0), Some(BatchError::Identity));
 }

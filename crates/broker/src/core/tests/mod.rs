@@ -7,6 +7,7 @@ mod deadlines;
 mod deferred_acks;
 mod derived_messages;
 mod drain;
+mod exactly_once;
 mod grants;
 mod inspection;
 mod journal;

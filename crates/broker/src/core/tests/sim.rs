@@ -4,7 +4,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use hooks::{Authentication, NoHooks, PeerAddress};
 use mqtt::{
@@ -12,16 +14,21 @@ use mqtt::{
     SubscriptionOptions, Version,
 };
 
-use store::QueueSummary;
+use store::{
+    Fsync, QueueFetch, QueuePage, QueueSummary, Store, StoreBatch, StoreConfig, StoreObserver,
+};
+use tempfile::TempDir;
 
 use crate::config::{BindAddress, BrokerLimits, ListenerConfig};
 use crate::core::adoption::{AdoptedSession, AdoptionBegin};
 use crate::core::connection::ConnectionPhase;
 use crate::core::directory::NodeDirectory;
 use crate::core::node::{NodeListener, NodeState};
+use crate::core::node_link::{RestoredEntry, first_seqs};
 use crate::core::node_router::NodeRouter;
 use crate::core::persistence::RecoveredSession;
-use crate::core::records::SessionRecord;
+use crate::core::records::{self, SessionRecord};
+use crate::core::recovery::{RecoveredCopy, read_copy, recover_from_store};
 use crate::core::retained_store::RetainedStore;
 use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::shard_messages::ShardMessage;
@@ -42,6 +49,8 @@ pub(super) struct Sim {
     pub(super) now_ms: u64,
     /// Connects the shards with other nodes; it has the number behind the last shard.
     pub(super) router: Option<NodeRouter>,
+    /// The store, if it is more than a journal; see [`Sim::open`].
+    store: Option<SimStore>,
     random: u64,
 }
 
@@ -61,6 +70,68 @@ pub(super) struct ReceivedMessage {
     pub(super) packet_id: u16,
     pub(super) dup: bool,
     pub(super) retain: bool,
+}
+
+/// The store of a node. What is logged is written to it.
+struct SimStore {
+    store: Store,
+    dir: TempDir,
+    /// Batches of the shards that are not in the log yet.
+    unwritten: Vec<VecDeque<StoreBatch>>,
+    pages: Receiver<QueuePage>,
+}
+
+struct SimObserver(Mutex<Sender<QueuePage>>);
+
+impl StoreObserver for SimObserver {
+    fn on_logged(&self, _shard: u16, _batch: u64) {}
+
+    fn on_fetched(&self, _shard: u16, page: QueuePage) {
+        let pages = self.0.lock().unwrap();
+        // The node may have been killed meanwhile.
+        drop(pages.send(page));
+    }
+}
+
+impl SimStore {
+    fn start(store: Store, dir: TempDir, shards: usize) -> Self {
+        let (sender, pages) = channel();
+        store
+            .start(Arc::new(SimObserver(Mutex::new(sender))))
+            .unwrap();
+        Self {
+            store,
+            dir,
+            unwritten: (0..shards).map(|_| VecDeque::new()).collect(),
+            pages,
+        }
+    }
+
+    fn write_up_to(&mut self, shard: usize, turn: u64) {
+        while let Some(batch) = self.unwritten[shard].pop_front_if(|batch| batch.number <= turn) {
+            self.store.submit(shard as u16, batch);
+        }
+        // What other shards write because of it has to come later in the log.
+        while self.store.pending_bytes() > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What is read has been written before.
+    fn fetch(&mut self, shard: usize, fetch: QueueFetch) -> QueuePage {
+        self.write_up_to(shard, u64::MAX);
+        self.store.fetch(shard as u16, fetch);
+        self.pages.recv().unwrap()
+    }
+}
+
+fn open_store(dir: &TempDir) -> Store {
+    let config = StoreConfig {
+        fsync: Fsync::Never,
+        min_free_bytes: 0,
+        ..StoreConfig::default()
+    };
+    Store::open(dir.path(), config).unwrap().0
 }
 
 /// State shared by the shards of a node.
@@ -90,6 +161,7 @@ pub(super) fn node(
         server_reference: None,
         is_draining: AtomicBool::new(false),
         are_sessions_held: AtomicBool::new(false),
+        has_successions: AtomicBool::new(false),
         metrics: (0..shards)
             .map(|_| Arc::new(ShardMetrics::default()))
             .collect(),
@@ -129,6 +201,136 @@ impl Sim {
             sim.keep_journals();
         }
         sim
+    }
+
+    /// A node of a cluster that starts with what is stored in a directory. It forwards what was on the way to other nodes when
+    /// [`forward_restored`](Self::forward_restored) is called.
+    pub(super) fn open(
+        name: &str,
+        shards: usize,
+        (seed, now_ms): (u64, u64),
+        dir: TempDir,
+    ) -> Self {
+        let node = node(shards, BrokerLimits::default(), None, true);
+        let mut sim = Self::with_node(shards, seed, node.clone());
+        sim.pass(now_ms.saturating_sub(sim.now_ms));
+        sim.router = Some(NodeRouter::new(
+            name,
+            shards as u16,
+            true,
+            &node,
+            AWAY_TIMEOUT_MS,
+        ));
+        let store = open_store(&dir);
+        let recovered = recover_from_store(&store, &node, shards, sim.now_ms).unwrap();
+        let first_number = recovered.first_number;
+        for (shard, recovered) in sim.shards.iter_mut().zip(&recovered.shards) {
+            shard.start_journal(first_number, &recovered.links);
+            shard.restore_received(&recovered.received);
+            for session in &recovered.sessions {
+                shard.restore_session(session);
+            }
+        }
+        sim.finish_restore();
+        for (shard, recovered) in sim.shards.iter_mut().zip(&recovered.shards) {
+            shard.discard_orphaned_records(&recovered.orphans, &recovered.obsolete_keys);
+            for &(link, _) in &recovered.links {
+                if shard.is_responsible_for(link) {
+                    let mut entries = Vec::new();
+                    let session = link.store_number();
+                    store
+                        .read_queue(session, &mut |entry| entries.push(entry))
+                        .unwrap();
+                    let page = QueuePage {
+                        session,
+                        entries,
+                        is_last: true,
+                    };
+                    shard.deliver_linked(link, &page);
+                }
+            }
+        }
+        sim.store = Some(SimStore::start(store, dir, shards));
+        sim.collect();
+        sim
+    }
+
+    pub(super) fn forward_restored(&mut self) {
+        for shard in &mut self.shards {
+            shard.forward_restored();
+        }
+        self.collect();
+    }
+
+    /// The node is killed; what is not in its log is lost. Returns its store.
+    pub(super) fn kill(&mut self) -> TempDir {
+        let store = self.store.take().expect("the node has a store");
+        for unlogged in &mut self.unlogged {
+            unlogged.clear();
+        }
+        store.store.close();
+        store.dir
+    }
+
+    /// Adopts everything of the node `from`, whose store this is.
+    pub(super) fn adopt_all(&mut self, from: &str, dir: &TempDir) {
+        let copy = open_store(dir);
+        let RecoveredCopy {
+            shard: recovered,
+            received,
+        } = read_copy(&copy).unwrap();
+        let received = Arc::new(received);
+        for shard in &mut self.shards {
+            shard.expect_adopted_messages(from, received.clone());
+        }
+        for session in recovered.sessions {
+            let number = SessionRecord::read(&session.record).unwrap().number;
+            let session = AdoptedSession {
+                client_id: session.client_id,
+                record: session.record,
+                subscriptions: session.subscriptions,
+                queue: session.queue.unwrap_or_default(),
+            };
+            let mut entries = Vec::new();
+            copy.read_queue(number, &mut |entry| entries.push(entry))
+                .unwrap();
+            let mut shard = self.random(self.shards.len());
+            let number = loop {
+                match self.shards[shard].begin_adoption(from, &session) {
+                    AdoptionBegin::Begun { number } => break number,
+                    AdoptionBegin::OtherShard(other) => shard = usize::from(other),
+                    AdoptionBegin::Skipped => panic!("{} was skipped", session.client_id),
+                }
+            };
+            self.shards[shard].write_adopted_messages(number, &entries);
+            assert!(self.shards[shard].finish_adoption(from, number, session, self.now_ms));
+            self.collect();
+        }
+        let mut for_nodes = Vec::new();
+        for (link, _) in recovered.links {
+            let queue = link.store_number();
+            let mut entries = Vec::new();
+            copy.read_queue(queue, &mut |entry| entries.push(entry))
+                .unwrap();
+            if link.leads_to_nodes() {
+                let restored = entries
+                    .iter()
+                    .map(|entry| RestoredEntry::read(queue, entry));
+                for_nodes.extend(restored.map(Option::unwrap));
+                continue;
+            }
+            for shard in &mut self.shards {
+                for entry in &entries {
+                    let message = records::read_message(&entry.body).unwrap();
+                    let member = records::read_member_target(&entry.attributes).unwrap();
+                    let of_shard = (link.shards, link.to);
+                    shard.deliver_adopted_link(from, of_shard, &message.view(), member);
+                }
+            }
+        }
+        let first_seqs = first_seqs(&for_nodes);
+        self.shards[0].adopt_node_entries(from, &for_nodes, &first_seqs);
+        self.collect();
     }
 
     /// Restores a durable session as after a start.
@@ -229,6 +431,7 @@ impl Sim {
             unlogged: (0..shards).map(|_| VecDeque::new()).collect(),
             now_ms,
             router: None,
+            store: None,
             random: seed | 1,
         }
     }
@@ -253,9 +456,16 @@ impl Sim {
     /// Moves the shards' outgoing messages into the queues, one by one.
     fn collect(&mut self) {
         for from in 0..self.shards.len() {
-            let end = self.shards[from].end_turn(store::StoreBatch::default);
-            let batch = end.and_then(|end| end.batch);
-            self.unlogged[from].extend(batch.map(|batch| batch.number));
+            let end = self.shards[from].end_turn(StoreBatch::default);
+            let (batch, fetches) = end.map_or((None, Vec::new()), |end| (end.batch, end.fetches));
+            self.unlogged[from].extend(batch.as_ref().map(|batch| batch.number));
+            if let Some(store) = &mut self.store {
+                store.unwritten[from].extend(batch);
+                for fetch in fetches {
+                    let page = store.fetch(from, fetch);
+                    self.shards[from].handle_fetched_page(page);
+                }
+            }
             for to in 0..self.in_transit.len() {
                 let messages = self.shards[from].shard_queues.take_ready(to as u16);
                 self.in_transit[from][to].extend(messages);
@@ -330,6 +540,9 @@ impl Sim {
         let Some(turn) = self.unlogged[shard].pop_front() else {
             return false;
         };
+        if let Some(store) = &mut self.store {
+            store.write_up_to(shard, turn);
+        }
         self.shards[shard].handle_turn_logged(turn);
         self.collect();
         true

@@ -1,0 +1,328 @@
+//! The numbers of messages that a shard has received from other nodes, so that one that is sent again has no effect.
+//!
+//! They are those of a `MessageId`: the sender does not use them again. Each message says below which number nothing will
+//! be sent again; numbers below are forgotten. A number that is not known is never taken for one that was received:
+//! what is forgotten too early, or was never stored, may arrive twice, but is not lost. Messages may arrive in any order.
+//!
+//! Numbers are kept in parts of 1024, one bit each. A part is written in the batch of the turn in which a message with one
+//! of its numbers was written for a session. Other numbers need not be durable: a session that is restored has not got
+//! their messages.
+
+use disk::varint;
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+
+use super::cross_shard_batch::MessageId;
+use super::session_filter::ShardOf;
+
+const PART_BITS: u64 = 1024;
+const PART_WORDS: usize = PART_BITS as usize / 64;
+/// Parts of one shard, each of about 200 bytes. The lowest one of the origin that was not used for the longest time
+/// is forgotten if there are more.
+const MAX_PARTS: usize = 16_384;
+/// Time after which an origin is forgotten that is not used any more: its node has started again.
+const MAX_UNUSED_MS: u64 = 7 * 24 * 3600 * 1000;
+/// First byte of a record.
+const RECORD_VERSION: u8 = 1;
+
+#[derive(Debug, Default, Clone)]
+struct Part {
+    words: [u64; PART_WORDS],
+    /// Whether it has to be written in this turn.
+    is_changed: bool,
+    is_stored: bool,
+}
+
+#[derive(Debug, Default, Clone)]
+struct OriginNumbers {
+    /// No lower number will come again.
+    first: u64,
+    used_ms: u64,
+    parts: BTreeMap<u64, Part>,
+}
+
+/// The numbers that one shard has received.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct ReceivedNumbers {
+    origins: HashMap<u64, OriginNumbers, RandomState>,
+    parts: usize,
+    /// Origins and parts to be written in this turn.
+    changed: Vec<(u64, u64)>,
+    /// Those to be deleted from the store.
+    removed: Vec<(u64, u64)>,
+}
+
+fn position(seq: u64) -> (u64, usize, u64) {
+    let bit = seq % PART_BITS;
+    (seq / PART_BITS, (bit / 64) as usize, 1 << (bit % 64))
+}
+
+impl ReceivedNumbers {
+    pub(crate) fn contains(&self, id: MessageId) -> bool {
+        let (part, word, bit) = position(id.seq);
+        let origin = self.origins.get(&id.origin);
+        let part = origin.and_then(|origin| origin.parts.get(&part));
+        part.is_some_and(|part| part.words[word] & bit != 0)
+    }
+
+    /// A message was received. `is_durable`: something was written because of it, so that its number has to be.
+    pub(crate) fn insert(&mut self, id: MessageId, is_durable: bool, now_ms: u64) {
+        if !self.origins.contains_key(&id.origin) {
+            self.forget_unused(now_ms);
+        }
+        let origin = self.origins.entry(id.origin).or_default();
+        origin.used_ms = now_ms;
+        let (at, word, bit) = position(id.seq);
+        let part = origin.parts.entry(at).or_insert_with(|| {
+            self.parts += 1;
+            Part::default()
+        });
+        part.words[word] |= bit;
+        if is_durable && !std::mem::replace(&mut part.is_changed, true) {
+            self.changed.push((id.origin, at));
+        }
+        let first = id.seq.saturating_sub(u64::from(id.behind));
+        if first > origin.first {
+            origin.first = first;
+            while let Some(lowest) = origin.parts.first_entry()
+                && (lowest.key() + 1) * PART_BITS <= first
+            {
+                let (part, removed) = lowest.remove_entry();
+                self.parts -= 1;
+                if removed.is_stored {
+                    self.removed.push((id.origin, part));
+                }
+            }
+        }
+        if self.parts > MAX_PARTS {
+            self.forget_one();
+        }
+    }
+
+    /// Forgets the origins that were not used for a long time.
+    fn forget_unused(&mut self, now_ms: u64) {
+        let (parts, removed) = (&mut self.parts, &mut self.removed);
+        self.origins.retain(|&number, origin| {
+            let is_used = now_ms < origin.used_ms.saturating_add(MAX_UNUSED_MS);
+            if !is_used {
+                *parts -= origin.parts.len();
+                let stored = origin.parts.iter().filter(|(_, part)| part.is_stored);
+                removed.extend(stored.map(|(&part, _)| (number, part)));
+            }
+            is_used
+        });
+    }
+
+    fn forget_one(&mut self) {
+        let used = self
+            .origins
+            .iter()
+            .filter(|(_, origin)| !origin.parts.is_empty());
+        let Some((&number, _)) = used.min_by_key(|(_, origin)| origin.used_ms) else {
+            return;
+        };
+        if let Some(origin) = self.origins.get_mut(&number)
+            && let Some((part, removed)) = origin.parts.pop_first()
+        {
+            self.parts -= 1;
+            if removed.is_stored {
+                self.removed.push((number, part));
+            }
+            if origin.parts.is_empty() {
+                self.origins.remove(&number);
+            }
+        }
+    }
+
+    /// Whether something has to be written in this turn. What is forgotten is deleted with the next change.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// The records to be written in this turn; `None`: to be deleted.
+    pub(crate) fn take_changes(&mut self, mut write: impl FnMut(u64, u64, Option<&[u8]>)) {
+        for (number, at) in std::mem::take(&mut self.removed) {
+            write(number, at, None);
+        }
+        let mut record = Vec::new();
+        for (number, at) in std::mem::take(&mut self.changed) {
+            let Some(origin) = self.origins.get_mut(&number) else {
+                continue;
+            };
+            let (used_ms, first) = (origin.used_ms, origin.first);
+            let Some(part) = origin.parts.get_mut(&at) else {
+                continue;
+            };
+            (part.is_changed, part.is_stored) = (false, true);
+            record.clear();
+            record.push(RECORD_VERSION);
+            varint::put(&mut record, used_ms);
+            varint::put(&mut record, first);
+            let words = part.words.iter().flat_map(|word| word.to_le_bytes());
+            record.extend(words);
+            while record.last() == Some(&0) {
+                record.pop();
+            }
+            write(number, at, Some(&record));
+        }
+    }
+
+    /// Takes over a record from the store; false if it cannot be decoded.
+    pub(crate) fn restore(&mut self, number: u64, at: u64, record: &[u8]) -> bool {
+        let Some((&version, mut rest)) = record.split_first() else {
+            return false;
+        };
+        let times = varint::take(&mut rest).zip(varint::take(&mut rest));
+        let (Some((used_ms, first)), RECORD_VERSION) = (times, version) else {
+            return false;
+        };
+        if rest.len() > PART_WORDS * 8 {
+            return false;
+        }
+        let mut part = Part {
+            is_stored: true,
+            ..Part::default()
+        };
+        for (position, &byte) in rest.iter().enumerate() {
+            part.words[position / 8] |= u64::from(byte) << (position % 8 * 8);
+        }
+        let origin = self.origins.entry(number).or_default();
+        origin.used_ms = origin.used_ms.max(used_ms);
+        origin.first = origin.first.max(first);
+        if origin.parts.insert(at, part).is_none() {
+            self.parts += 1;
+        }
+        if self.parts > MAX_PARTS {
+            self.forget_one();
+        }
+        true
+    }
+}
+
+/// The numbers that the shards of another node had received, according to the copy of its store.
+#[derive(Debug, Default)]
+pub(crate) struct CopiedNumbers {
+    shards: HashMap<(u16, u16), ReceivedNumbers, RandomState>,
+}
+
+impl CopiedNumbers {
+    /// Takes over a record of a shard: the number of shards that the node had, and which one it is. False if it cannot be
+    /// decoded.
+    pub(crate) fn restore(
+        &mut self,
+        shard: (u16, u16),
+        (origin, part): (u64, u64),
+        record: &[u8],
+    ) -> bool {
+        let numbers = self.shards.entry(shard).or_default();
+        numbers.restore(origin, part, record)
+    }
+
+    /// The shards that had received a message.
+    pub(crate) fn shards_with(&self, id: MessageId) -> Vec<ShardOf> {
+        let shards = self.shards.iter();
+        let with = shards.filter(|(_, numbers)| numbers.contains(id));
+        with.map(|(&(shards, shard), _)| (shards.into(), shard.into()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(origin: u64, seq: u64, behind: u32) -> MessageId {
+        MessageId {
+            origin,
+            seq,
+            behind,
+        }
+    }
+
+    type Records = BTreeMap<(u64, u64), Vec<u8>>;
+
+    fn write(numbers: &mut ReceivedNumbers, records: &mut Records) {
+        numbers.take_changes(|origin, part, record| {
+            match record {
+                Some(record) => records.insert((origin, part), record.to_vec()),
+                None => records.remove(&(origin, part)),
+            };
+        });
+    }
+
+    fn restored(records: &Records) -> ReceivedNumbers {
+        let mut numbers = ReceivedNumbers::default();
+        for (&(origin, part), record) in records {
+            assert!(numbers.restore(origin, part, record));
+        }
+        numbers
+    }
+
+    #[test]
+    fn numbers_are_known_in_any_order_and_after_a_start() {
+        let mut numbers = ReceivedNumbers::default();
+        let mut records = Records::new();
+        for seq in [5000, 1, 1023, 1024, 70] {
+            assert!(!numbers.contains(id(7, seq, 0)));
+            numbers.insert(id(7, seq, seq as u32 - 1), true, 1);
+        }
+        write(&mut numbers, &mut records);
+        numbers.insert(id(7, 71, 70), false, 1);
+        assert!(!numbers.has_changes());
+        let restored = restored(&records);
+        for numbers in [&numbers, &restored] {
+            for seq in [5000, 1, 1023, 1024, 70] {
+                assert!(numbers.contains(id(7, seq, 0)), "{seq}");
+            }
+            assert!(!numbers.contains(id(7, 2, 0)) && !numbers.contains(id(8, 1, 0)));
+        }
+        // It was written for no session.
+        assert!(numbers.contains(id(7, 71, 0)) && !restored.contains(id(7, 71, 0)));
+    }
+
+    #[test]
+    fn numbers_that_do_not_come_again_are_deleted() {
+        let mut numbers = ReceivedNumbers::default();
+        let mut records = Records::new();
+        for seq in 1..=10 * PART_BITS {
+            numbers.insert(id(7, seq, (seq - 1).min(100) as u32), true, 1);
+            if seq % 50 == 0 {
+                write(&mut numbers, &mut records);
+            }
+        }
+        write(&mut numbers, &mut records);
+        assert!(numbers.parts <= 2 && records.len() <= 2, "{records:?}");
+        assert!(numbers.contains(id(7, 10 * PART_BITS, 0)));
+        assert!(restored(&records).contains(id(7, 10 * PART_BITS, 0)));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut numbers = ReceivedNumbers::default();
+        let mut records = Records::new();
+        // Other nodes decide what they send.
+        for n in 1..=2 * MAX_PARTS as u64 {
+            numbers.insert(id(n % 3, n * PART_BITS, 0), true, n);
+            numbers.insert(id(5, n * PART_BITS, u32::MAX), true, n);
+            write(&mut numbers, &mut records);
+        }
+        assert!(numbers.parts <= MAX_PARTS && records.len() <= MAX_PARTS);
+        let last = 2 * MAX_PARTS as u64 * PART_BITS;
+        assert!(numbers.contains(id(5, last, 0)));
+        // Origins that are not used any more.
+        let later = 2 * MAX_PARTS as u64 + MAX_UNUSED_MS;
+        numbers.insert(id(100, 1, 0), true, later);
+        write(&mut numbers, &mut records);
+        assert_eq!((numbers.parts, records.len()), (1, 1));
+    }
+
+    #[test]
+    fn damaged_records_are_rejected() {
+        let mut numbers = ReceivedNumbers::default();
+        let long = [&[RECORD_VERSION, 1, 1][..], &[1; 129]].concat();
+        for record in [&[][..], &[2, 1, 1], &[RECORD_VERSION, 1], &long] {
+            assert!(!numbers.restore(7, 0, record), "{record:?}");
+        }
+    }
+}
