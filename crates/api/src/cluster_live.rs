@@ -24,9 +24,11 @@ use crate::telemetry_backend::{LiveTelemetryItem, LiveTelemetryStream};
 const BEGIN_TIME: Duration = Duration::from_secs(3);
 /// Pause before a new session at a node that did not answer.
 const RETRY_TIME: Duration = Duration::from_secs(1);
+/// Pause before a watch that a node has refused is begun again.
+const REFUSED_RETRY_TIME: Duration = Duration::from_secs(10);
 /// Interval in which the members of the cluster are compared with the sessions.
 const MEMBERS_INTERVAL: Duration = Duration::from_secs(1);
-/// Size of the ids of devices in one request.
+/// Size of the watches in one request.
 const MAX_REQUEST_BYTES: usize = 512 << 10;
 
 /// Watches at all other nodes. `None`: this node is in no cluster.
@@ -97,11 +99,20 @@ async fn run_session(app: &Arc<ApiState>, node: &str) -> Result<std::convert::In
     let session = random_number();
     let mut changes = app.live.changes();
     let mut begun = BTreeSet::new();
+    let mut refused = BTreeSet::new();
     let mut polling: Option<Answering<'_>> = None;
     loop {
         changes.mark_unchanged();
         let watches = app.live.watches();
-        begin_watches(app, node, session, &watches, &mut begun).await?;
+        let known = (&mut begun, &mut refused);
+        begin_watches(app, node, session, &watches, known).await?;
+        let has_refused = !refused.is_empty();
+        let retry = async {
+            match has_refused {
+                true => sleep(REFUSED_RETRY_TIME).await,
+                false => std::future::pending().await,
+            }
+        };
         let ended = begun.iter().filter(|number| !watches.contains_key(number));
         let ended: Vec<u64> = ended.copied().collect();
         if !ended.is_empty() {
@@ -114,8 +125,10 @@ async fn run_session(app: &Arc<ApiState>, node: &str) -> Result<std::convert::In
         }
         if begun.is_empty() {
             // There is nothing to ask for.
-            let changed = changes.changed().await;
-            changed.map_err(|_| "this node stops".to_owned())?;
+            tokio::select! {
+                changed = changes.changed() => changed.map_err(|_| "this node stops".to_owned())?,
+                () = retry => refused.clear(),
+            }
             continue;
         }
         let poll = polling.get_or_insert_with(|| {
@@ -136,34 +149,47 @@ async fn run_session(app: &Arc<ApiState>, node: &str) -> Result<std::convert::In
                 }
             }
             changed = changes.changed() => changed.map_err(|_| "this node stops".to_owned())?,
+            () = retry => refused.clear(),
         }
     }
 }
 
-/// Begins those watches at a node that have not begun.
+/// Begins those watches at a node that have not begun and that it has not refused.
 async fn begin_watches(
     app: &Arc<ApiState>,
     node: &str,
     session: u64,
     watches: &BTreeMap<u64, Arc<Watch>>,
-    begun: &mut BTreeSet<u64>,
+    (begun, refused): (&mut BTreeSet<u64>, &mut BTreeSet<u64>),
 ) -> Result<(), String> {
     let own = app.program.cluster_backend();
     let own = own.map(|cluster| cluster.node().to_owned());
-    let new = watches.iter().filter(|(number, _)| !begun.contains(number));
-    let new: Vec<_> = new.collect();
+    refused.retain(|number| watches.contains_key(number));
+    let mut new = Vec::new();
+    for (number, watch) in watches {
+        if begun.contains(number) || refused.contains(number) {
+            continue;
+        }
+        let bytes = request_bytes(&watch.shared);
+        if bytes > MAX_REQUEST_BYTES {
+            tracing::debug!(node, bytes, "a watch is too large for other nodes");
+            watch.set_node(node, NodeState::Missing);
+            refused.insert(*number);
+            continue;
+        }
+        new.push((number, watch, bytes));
+    }
     let mut rest = &new[..];
     while !rest.is_empty() {
         let mut bytes = 0;
-        let fitting = rest.iter().take_while(|(_, watch)| {
-            let is_first = bytes == 0;
-            bytes += request_bytes(&watch.shared);
-            is_first || bytes <= MAX_REQUEST_BYTES
+        let fitting = rest.iter().take_while(|(.., of_watch)| {
+            bytes += of_watch;
+            bytes <= MAX_REQUEST_BYTES
         });
         let (now, later) = rest.split_at(fitting.count());
         rest = later;
         let shared = now.iter();
-        let shared = shared.map(|(number, watch)| (**number, watch.shared.clone()));
+        let shared = shared.map(|(number, watch, _)| (**number, watch.shared.clone()));
         let question = LiveQuestion::Begin {
             node: own.clone().unwrap_or_default(),
             session,
@@ -172,11 +198,14 @@ async fn begin_watches(
         };
         let reasons: Vec<Option<String>> = ask_for_live_items(app, node, question).await?;
         app.live.set_answering(node);
-        for (at, (number, watch)) in now.iter().enumerate() {
-            begun.insert(**number);
+        for (at, (number, watch, _)) in now.iter().enumerate() {
             match reasons.get(at) {
-                Some(None) => watch.set_node(node, NodeState::Watching),
+                Some(None) => {
+                    begun.insert(**number);
+                    watch.set_node(node, NodeState::Watching);
+                }
                 reason => {
+                    refused.insert(**number);
                     tracing::debug!(
                         node,
                         ?reason,
@@ -190,16 +219,11 @@ async fn begin_watches(
     Ok(())
 }
 
+/// Size of a watch in a request, with its number. Characters that are escaped count as they are written.
 fn request_bytes(shared: &SharedWatch) -> usize {
-    const BYTES_PER_TEXT: usize = 4;
-    match shared {
-        SharedWatch::Telemetry { devices, keys } => {
-            let keys = keys.iter().flatten();
-            let texts = devices.iter().chain(keys);
-            texts.map(|text| text.len() + BYTES_PER_TEXT).sum()
-        }
-        SharedWatch::Alarms(_) => 1024,
-    }
+    const NUMBER_BYTES: usize = 24;
+    let json = serde_json::to_vec(shared).map_or(usize::MAX / 2, |json| json.len());
+    json + NUMBER_BYTES
 }
 
 fn random_number() -> u64 {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::de::DeserializeOwned;
@@ -17,7 +18,7 @@ use crate::cluster_backend::ClusterBackend;
 use crate::cluster_live::{self, ClusterLiveStream};
 use crate::merged_answers::NodeAnswer;
 use crate::merged_intervals::MergedIntervals;
-use crate::node_calls::ask_about_telemetry;
+use crate::node_calls::{ANSWER_TIME, ask_about_telemetry};
 use crate::node_live::SharedWatch;
 use crate::node_telemetry::{
     RowPage, SharedInterval, SharedIntervalQuery, SharedRow, SharedSample, TelemetryQuestion,
@@ -37,6 +38,8 @@ const MAX_PAGE_BYTES: usize = 8 << 20;
 const MAX_NODE_PAGE_BYTES: usize = 1 << 20;
 /// Devices whose latest values are asked for at a time.
 const LATEST_DEVICES: usize = 500;
+/// Time in which a node answers if the query fails otherwise: exports, which nobody waits for.
+const PATIENT_ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Size of a piece of written rows.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -83,12 +86,20 @@ impl ClusterTelemetry {
         cluster.expect("a node does not leave its cluster while it runs")
     }
 
-    /// The other nodes, without those that did not answer this query before.
-    fn others(&self) -> Vec<String> {
+    /// The other nodes, without those that did not answer this query before. An error if the query fails without them.
+    fn others(&self) -> Result<Vec<String>, TelemetryBackendError> {
         let missing = self.missing_nodes();
+        if let (AbsentNodes::Refused, Some(node)) = (self.absent, missing.first()) {
+            return Err(refused(node, "it did not answer before"));
+        }
         let mut others = self.cluster().other_nodes();
         others.retain(|node| !missing.contains(node));
-        others
+        Ok(others)
+    }
+
+    fn set_missing(&self, node: String) {
+        let missing = self.missing_nodes.lock();
+        missing.unwrap_or_else(PoisonError::into_inner).insert(node);
     }
 
     /// Asks these nodes at the same time. Those that do not answer are left out, or let the query fail.
@@ -96,8 +107,12 @@ impl ClusterTelemetry {
         &self,
         questions: Vec<(String, TelemetryQuestion)>,
     ) -> Result<Vec<(String, T)>, TelemetryBackendError> {
+        let limit = match self.absent {
+            AbsentNodes::Omitted => ANSWER_TIME,
+            AbsentNodes::Refused => PATIENT_ANSWER_TIME,
+        };
         let asked = questions.into_iter().map(|(node, question)| async move {
-            let answer = ask_about_telemetry::<T>(&self.app, &node, question).await;
+            let answer = ask_about_telemetry::<T>(&self.app, &node, question, limit).await;
             (node, answer)
         });
         let mut answers = Vec::new();
@@ -105,14 +120,13 @@ impl ClusterTelemetry {
             match answer {
                 Ok(answer) => answers.push((node, answer)),
                 Err(reason) if self.absent == AbsentNodes::Refused => {
-                    return Err(TelemetryBackendError::Unavailable(format!(
-                        "the node {node:?} of the cluster, which may have telemetry, does not answer: {reason}. Repeat the request when the node can be reached, or remove the node from the cluster if it does not come back"
-                    )));
+                    let refused = refused(&node, &reason);
+                    self.set_missing(node);
+                    return Err(refused);
                 }
                 Err(reason) => {
                     tracing::debug!(node, reason, "another node of the cluster did not answer");
-                    let missing = self.missing_nodes.lock();
-                    missing.unwrap_or_else(PoisonError::into_inner).insert(node);
+                    self.set_missing(node);
                 }
             }
         }
@@ -123,9 +137,15 @@ impl ClusterTelemetry {
         &self,
         question: &TelemetryQuestion,
     ) -> Result<Vec<(String, T)>, TelemetryBackendError> {
-        let others = self.others().into_iter();
+        let others = self.others()?.into_iter();
         self.ask(others.map(|node| (node, question.clone())).collect())
     }
+}
+
+fn refused(node: &str, reason: &str) -> TelemetryBackendError {
+    TelemetryBackendError::Unavailable(format!(
+        "the node {node:?} of the cluster, which may have telemetry, does not answer: {reason}. Repeat the request when the node can be reached, or remove the node from the cluster if it does not come back"
+    ))
 }
 
 /// Keeps the later sample of each key.
@@ -166,7 +186,7 @@ impl TelemetryReader for ClusterTelemetry {
             }));
         }
         // How many devices each node has answered for.
-        let others = self.others().into_iter();
+        let others = self.others()?.into_iter();
         let mut answered: BTreeMap<String, usize> = others.map(|node| (node, 0)).collect();
         loop {
             answered.retain(|_, count| *count < devices.len());
@@ -339,7 +359,7 @@ impl<'a> RowMerge<'a> {
         telemetry: &'a ClusterTelemetry,
         query: &RowQuery,
     ) -> Result<Self, TelemetryBackendError> {
-        let others = telemetry.others();
+        let others = telemetry.others()?;
         let max_page_bytes = (MAX_PAGE_BYTES / (others.len() + 1)).min(MAX_NODE_PAGE_BYTES);
         let nodes = others.into_iter().map(Some);
         let sources = nodes.chain([None]).map(|node| RowSource {

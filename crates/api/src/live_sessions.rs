@@ -21,7 +21,7 @@ use crate::telemetry_backend::{
 };
 
 /// Time for which an answer waits for items.
-const POLL_TIME: Duration = Duration::from_secs(10);
+pub(crate) const POLL_TIME: Duration = Duration::from_secs(10);
 /// Time for which an answer collects further items.
 const COLLECT_TIME: Duration = Duration::from_millis(10);
 /// A session that nobody has asked for during this time ends.

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
@@ -31,6 +32,7 @@ use crate::cluster_backend::{ClusterBackend, NodeCallFuture, NodeCallHandler};
 use crate::device_presences::{ClusterPresences, NodePresence, presence_here};
 use crate::endpoint::Endpoint;
 use crate::endpoint_place::{EndpointPlace, MergedAnswer};
+use crate::live_sessions::POLL_TIME;
 use crate::merged_answers::NodeAnswer;
 use crate::merged_calls::MergedCall;
 use crate::node_lists::{self, ListQuestion, ListRows};
@@ -41,6 +43,9 @@ use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{AFTER, NODE, QueryParameters};
 use crate::state::ApiState;
 
+/// Time in which a node answers what it can answer at once. A request of the API, which may wait for several answers, has
+/// 10 s by default.
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// Maximum size of the body of a request that is passed on. A message between nodes has up to 1 MiB.
 const MAX_BODY_BYTES: usize = 900 << 10;
 /// Maximum size of the response. A message between nodes has up to 8 MiB.
@@ -213,7 +218,7 @@ async fn answer_here(app: Arc<ApiState>, request: Bytes) -> Result<Vec<u8>, Stri
     let (question, body) = decode(&request)?;
     match question {
         NodeQuestion::Call(call) => {
-            let (answer, body) = execute_here(&app, &call, body).await?;
+            let (answer, body) = execute_here(&app, &call, body, MAX_RESPONSE_BYTES).await?;
             encode(&answer, &body)
         }
         NodeQuestion::DevicePresence { ids } => {
@@ -243,7 +248,11 @@ pub(crate) async fn ask_for_live_items<T: DeserializeOwned>(
     node: &str,
     question: LiveQuestion,
 ) -> Result<T, String> {
-    ask(app, node, NodeQuestion::Live(question)).await
+    let limit = match &question {
+        LiveQuestion::Poll { .. } => POLL_TIME + ANSWER_TIME,
+        LiveQuestion::Begin { .. } | LiveQuestion::End { .. } => ANSWER_TIME,
+    };
+    ask(app, node, NodeQuestion::Live(question), limit).await
 }
 
 /// Asks another node for rows of a list.
@@ -252,18 +261,21 @@ pub(crate) async fn ask_for_list(
     node: &str,
     question: ListQuestion,
 ) -> Result<ListRows, String> {
-    ask(app, node, NodeQuestion::List(question)).await
+    ask(app, node, NodeQuestion::List(question), ANSWER_TIME).await
 }
 
 async fn ask<T: DeserializeOwned>(
     app: &ApiState,
     node: &str,
     question: NodeQuestion,
+    limit: Duration,
 ) -> Result<T, String> {
     let cluster = app.program.cluster_backend();
     let cluster = cluster.ok_or("this node is in no cluster")?;
     let request = encode(&question, b"")?;
-    read_json(&cluster.call(node, request).await?)
+    let answer = tokio::time::timeout(limit, cluster.call(node, request)).await;
+    let answer = answer.map_err(|_| format!("it does not answer within {} s", limit.as_secs()))?;
+    read_json(&answer?)
 }
 
 /// Asks another node about its telemetry.
@@ -271,8 +283,9 @@ pub(crate) async fn ask_about_telemetry<T: DeserializeOwned>(
     app: &ApiState,
     node: &str,
     question: TelemetryQuestion,
+    limit: Duration,
 ) -> Result<T, String> {
-    ask(app, node, NodeQuestion::Telemetry(question)).await
+    ask(app, node, NodeQuestion::Telemetry(question), limit).await
 }
 
 fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
@@ -301,6 +314,7 @@ async fn execute_here(
     app: &Arc<ApiState>,
     call: &NodeCall,
     body: Bytes,
+    max_answer_bytes: usize,
 ) -> Result<(CallAnswer, Bytes), String> {
     let mut request = Request::builder()
         .method(call.method.as_str())
@@ -316,8 +330,8 @@ async fn execute_here(
     extensions.insert(LocalOperator::from_node(call.caller.identity()));
     let Ok(response) = (app.node_router)(app).call(request).await;
     let (parts, body) = response.into_parts();
-    let body = axum::body::to_bytes(body, MAX_RESPONSE_BYTES).await;
-    let body = body.map_err(|_| format!("its answer exceeds {MAX_RESPONSE_BYTES} bytes"))?;
+    let body = axum::body::to_bytes(body, max_answer_bytes).await;
+    let body = body.map_err(|_| format!("its answer exceeds {max_answer_bytes} bytes"))?;
     let fields = parts.headers.iter().filter_map(|(name, value)| {
         let is_passed_on = !CONNECTION_FIELDS.contains(name);
         is_passed_on.then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
@@ -352,7 +366,8 @@ async fn execute_everywhere(
         let call = call_of(&node)?;
         Some(async move {
             let answer = match node == cluster.node() {
-                true => execute_here(app, &call, body.clone()).await,
+                // No message between nodes contains it.
+                true => execute_here(app, &call, body.clone(), usize::MAX).await,
                 false => execute_at(cluster, &node, &call, body).await,
             };
             if let Err(reason) = &answer {

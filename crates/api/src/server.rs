@@ -50,6 +50,9 @@ const MAX_BUFFER_BYTES: usize = 64 * 1024;
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// Threads that wait for the telemetry of other nodes. There are 512 threads for work that may block.
 const MAX_CLUSTER_READS: usize = 128;
+/// Streamed exports that read from other nodes. With the reads and the jobs, they leave most of the threads that may block to
+/// the answers for other nodes.
+const MAX_CLUSTER_EXPORTS: usize = 64;
 /// Pause after a failed accept, for example when no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -163,7 +166,8 @@ fn router(
         connectors: parts.connectors,
         devices: parts.devices,
         telemetry_backend: parts.telemetry_backend,
-        cluster_reads: Semaphore::new(MAX_CLUSTER_READS),
+        cluster_reads: Arc::new(Semaphore::new(MAX_CLUSTER_READS)),
+        cluster_exports: Arc::new(Semaphore::new(MAX_CLUSTER_EXPORTS)),
         live: Arc::default(),
         live_sessions: LiveSessions::default(),
         alarms: parts.alarms,

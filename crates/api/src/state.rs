@@ -78,8 +78,10 @@ pub(crate) struct ApiState {
     pub(crate) connectors: ConnectorService,
     pub(crate) devices: DeviceService,
     pub(crate) telemetry_backend: Arc<dyn TelemetryBackend>,
-    /// Permits for threads that wait for the telemetry of other nodes.
-    pub(crate) cluster_reads: Semaphore,
+    /// Permits for threads that wait for the telemetry of other nodes. The threads have them, since a request may end before.
+    pub(crate) cluster_reads: Arc<Semaphore>,
+    /// The same for threads that write exports.
+    pub(crate) cluster_exports: Arc<Semaphore>,
     /// What subscribers of this node watch at other nodes.
     pub(crate) live: Arc<ClusterLive>,
     /// What other nodes watch at this one.

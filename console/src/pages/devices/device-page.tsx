@@ -150,6 +150,10 @@ function useLatest(deviceId: string): LatestByKey | undefined {
         path: `/api/v1/devices/${encodeURIComponent(deviceId)}/telemetry/live`,
         onReopen: () => void queryClient.invalidateQueries({ queryKey: ['devices', 'latest', deviceId] }),
         onEvent: ({ type, data }) => {
+          if (type === 'lost' || type === 'missing_nodes') {
+            // Values may have been skipped, or arrive at a node that has returned.
+            void queryClient.invalidateQueries({ queryKey: ['devices', 'latest', deviceId] });
+          }
           if (type !== 'telemetry') return;
           const row = data as { ts_ms: number; values: Record<string, unknown> };
           queryClient.setQueryData<LatestByKey>(['devices', 'latest', deviceId], (previous) => {

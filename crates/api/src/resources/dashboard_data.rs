@@ -32,6 +32,8 @@ use crate::problem_details::{ApiResult, ProblemDetails};
 /// Maximum number of devices of a source; others of its group are left out.
 const MAX_DEVICES: usize = 1000;
 const MAX_ALARMS: usize = 100;
+/// Stands for nodes whose names readers do not learn.
+const UNNAMED_NODE: &str = "another node";
 /// An older sample of a metric is not its present value.
 const LATEST_SAMPLE_MS: i64 = 120_000;
 
@@ -185,7 +187,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 
 async fn card_data(call: ApiCall) -> ApiResult {
     let dashboard = load_dashboard(&call).await?;
-    data_response(&call, dashboard).await
+    call::json_response(read_data(&call, dashboard).await?)
 }
 
 async fn shared_dashboard(call: ApiCall) -> ApiResult {
@@ -200,10 +202,15 @@ async fn shared_dashboard(call: ApiCall) -> ApiResult {
 
 async fn shared_card_data(call: ApiCall) -> ApiResult {
     let (dashboard, _) = load_shared_dashboard(&call).await?;
-    data_response(&call, dashboard).await
+    let mut data = read_data(&call, dashboard).await?;
+    if !data.missing_nodes.is_empty() {
+        // Whoever has the link learns that values may be missing, and nothing of the cluster.
+        data.missing_nodes = BTreeSet::from([UNNAMED_NODE.to_owned()]);
+    }
+    call::json_response(data)
 }
 
-async fn data_response(call: &ApiCall, dashboard: StoredDashboard) -> ApiResult {
+async fn read_data(call: &ApiCall, dashboard: StoredDashboard) -> Result<CardData, ProblemDetails> {
     let id = call.path("card");
     let mut cards = dashboard.cards.into_iter();
     let card = cards
@@ -225,7 +232,7 @@ async fn data_response(call: &ApiCall, dashboard: StoredDashboard) -> ApiResult 
             read => read?,
         });
     }
-    call::json_response(CardData {
+    Ok(CardData {
         at_ms: now_ms(),
         sources,
         missing_nodes,

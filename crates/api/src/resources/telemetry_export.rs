@@ -263,13 +263,18 @@ async fn respond(call: ApiCall, devices: ExportedDevices) -> ApiResult {
         newest_first: false,
     };
     // An incomplete file would be taken for a complete one.
+    let mut permit = None;
     let tools: Arc<dyn TelemetryReader> =
         match ClusterTelemetry::new(&call.app, AbsentNodes::Refused) {
-            Some(telemetry) => Arc::new(telemetry),
+            Some(telemetry) => {
+                permit = Some(call.app.cluster_exports.clone().acquire_owned().await);
+                Arc::new(telemetry)
+            }
             None => call.app.telemetry_backend.clone(),
         };
     let (sender, mut written) = mpsc::channel(MAX_PENDING_BUFFERS);
     tokio::task::spawn_blocking(move || {
+        let _permit = permit;
         let mut pieces = ExportWriter {
             buffer: Vec::new(),
             sender,

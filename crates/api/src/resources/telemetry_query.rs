@@ -116,14 +116,15 @@ pub(super) async fn run_on_all_nodes<T: Send + 'static>(
         return Ok((answer, Vec::new()));
     };
     // Threads that wait for other nodes are bounded, so that some are left to answer those.
-    let turn = app.cluster_reads.acquire().await;
+    let permit = app.cluster_reads.clone().acquire_owned().await;
     let read = move || {
+        // Until the thread ends: the request may have been given up before.
+        let _permit = permit;
         let answer = question(&telemetry)?;
         Ok((answer, telemetry.missing_nodes()))
     };
-    let result = blocking::run_blocking(read, "The telemetry cannot be read now.").await;
-    drop(turn);
-    result?.map_err(to_problem)
+    let result = blocking::run_blocking(read, "The telemetry cannot be read now.");
+    result.await?.map_err(to_problem)
 }
 
 /// Subscribes to telemetry that is stored at any node from now on.

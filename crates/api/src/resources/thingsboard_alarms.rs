@@ -6,6 +6,7 @@ use devices::alarm::Alarm;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 use super::alarm_query::run_blocking;
 use super::alarms::{alarm_id, alarm_not_found};
@@ -202,7 +203,7 @@ async fn list(call: ApiCall) -> ApiResult {
 const SEVERITIES: [&str; 5] = ["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"];
 
 async fn highest_severity(call: ApiCall) -> ApiResult {
-    let mut missing_nodes = Vec::new();
+    let mut missing_nodes = BTreeSet::new();
     for severity in SEVERITIES {
         let query = AlarmQuery {
             severities: vec![severity.to_owned()],
@@ -210,12 +211,18 @@ async fn highest_severity(call: ApiCall) -> ApiResult {
             ..alarm_query(&call)
         };
         let newest = newest_alarms(&call.app, query, 0).await?;
-        missing_nodes = newest.missing_nodes;
+        missing_nodes.extend(newest.missing_nodes);
         if !newest.rows.is_empty() {
-            return call::with_missing_nodes(call::json_response(severity), &missing_nodes);
+            return call::with_missing_nodes(
+                call::json_response(severity),
+                &Vec::from_iter(missing_nodes),
+            );
         }
     }
-    call::with_missing_nodes(call::json_response(Value::Null), &missing_nodes)
+    call::with_missing_nodes(
+        call::json_response(Value::Null),
+        &Vec::from_iter(missing_nodes),
+    )
 }
 
 async fn read(call: ApiCall) -> ApiResult {

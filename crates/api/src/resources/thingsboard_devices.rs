@@ -11,6 +11,7 @@ use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 use super::devices::{add_presences, device_not_found, run_blocking};
 use super::thingsboard_paging::{PAGING, PageData, PageNumber, has_page_parameters};
@@ -388,12 +389,12 @@ async fn list_with_state_in_cluster(
 ) -> ApiResult {
     query.limit = MAX_LIMIT;
     let (mut skip, limit) = page.range();
-    let (mut found, mut missing_nodes) = (Vec::new(), Vec::new());
+    let (mut found, mut missing_nodes) = (Vec::new(), BTreeSet::new());
     while found.len() <= limit {
         let chunk = query.clone();
         let read = run_blocking(&call.app, move |tools| tools.list(&chunk)).await?;
         let mut rows = read.rows;
-        missing_nodes = add_cluster_states(call, &mut rows).await?;
+        missing_nodes.extend(add_cluster_states(call, &mut rows).await?);
         rows.retain(|row| row["state"] == state);
         let skipped = skip.min(rows.len());
         skip -= skipped;
@@ -406,7 +407,7 @@ async fn list_with_state_in_cluster(
     let has_next = found.len() > limit;
     found.truncate(limit);
     let shown = page.to_page_data(found, has_next, to_thingsboard);
-    call::with_missing_nodes(call::json_response(shown), &missing_nodes)
+    call::with_missing_nodes(call::json_response(shown), &Vec::from_iter(missing_nodes))
 }
 
 async fn types(call: ApiCall) -> ApiResult {
