@@ -255,6 +255,23 @@ impl Shard {
         self.deliver_to_adopted_of_shard(from, None, id, dispatch);
     }
 
+    /// Delivers a message that this shard has delivered before to those adopted sessions that have not got it. Their node
+    /// had failed before it stored the message, and the node that had it for them has failed, too, and sends it to all.
+    pub(super) fn deliver_to_adopted_without(
+        &mut self,
+        id: MessageId,
+        published_at: Option<&str>,
+        dispatch: &mut Dispatch<'_>,
+    ) {
+        let without = self.adopted.iter().filter(|(node, adopted)| {
+            !adopted.passed_on.contains(&(id.origin, id.seq)) && published_at != Some(&***node)
+        });
+        let nodes: Vec<Box<str>> = without.map(|(node, _)| node.clone()).collect();
+        for node in nodes {
+            self.deliver_to_adopted(&node, Some(id), dispatch);
+        }
+    }
+
     /// Delivers a message that was published at a node to all sessions except those that were adopted from it.
     pub(super) fn deliver_to_others(&mut self, node: &str, dispatch: &mut Dispatch<'_>) {
         let adopted = self.adopted.get(node);

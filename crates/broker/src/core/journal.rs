@@ -54,11 +54,13 @@ impl ShardLink {
     }
 
     pub(crate) fn from_store_number(number: u64) -> Option<Self> {
-        (number & FIRST_LINK_NUMBER != 0).then_some(Self {
+        let link = Self {
             shards: (number >> 32) as u16,
             from: (number >> 16) as u16,
             to: number as u16,
-        })
+        };
+        let is_valid = link.from < link.shards && link.to <= link.shards;
+        (number & FIRST_LINK_NUMBER != 0 && is_valid).then_some(link)
     }
 
     /// Whether its messages are for other nodes.
@@ -198,6 +200,11 @@ impl ShardJournal {
             rejects_writes: false,
             scratch: Vec::new(),
         }
+    }
+
+    /// Whether messages are recorded on their way to other nodes.
+    pub(crate) fn has_node_link(&self) -> bool {
+        self.node_link.is_some()
     }
 
     /// Assigns a number to a session of this shard.

@@ -222,8 +222,9 @@ impl Shard {
             && (qos == QoS::ExactlyOnce || self.publication_number.is_some())
         {
             journal.begin_publication();
-            // So that messages derived from it are not lost, either.
-            self.is_publishing_exactly_once = self.delivery.sessions[session].store_number != 0;
+            // So that messages derived from it are not lost on their way to other nodes, either.
+            self.is_publishing_exactly_once =
+                journal.has_node_link() && self.delivery.sessions[session].store_number != 0;
         }
     }
 

@@ -72,7 +72,8 @@ impl ReceivedNumbers {
             self.forget_unused(now_ms);
         }
         let origin = self.origins.entry(id.origin).or_default();
-        origin.used_ms = now_ms;
+        // The clock may have been set back.
+        origin.used_ms = origin.used_ms.max(now_ms);
         let (at, word, bit) = position(id.seq);
         let part = origin.parts.entry(at).or_insert_with(|| {
             self.parts += 1;
@@ -86,7 +87,7 @@ impl ReceivedNumbers {
         if first > origin.first {
             origin.first = first;
             while let Some(lowest) = origin.parts.first_entry()
-                && (lowest.key() + 1) * PART_BITS <= first
+                && *lowest.key() < first / PART_BITS
             {
                 let (part, removed) = lowest.remove_entry();
                 self.parts -= 1;

@@ -77,8 +77,8 @@ fn forward_to_shards(
 }
 
 impl Shard {
-    /// Whether the message must not reach any subscriber twice, even after a crash: its publisher repeats it then, or the
-    /// one from which it is derived.
+    /// Whether the message must not reach any subscriber twice, even after a crash: its publisher repeats it then. Messages
+    /// derived from it are sent like it, so that they are not lost; they may be published again.
     #[inline]
     pub(super) fn is_exactly_once(
         &self,
@@ -208,7 +208,12 @@ impl Shard {
                 self.deliver_to_adopted(node, crossing.id, &mut dispatch);
                 continue;
             }
-            if of_nodes.is_some_and(|id| self.received.contains(id)) {
+            if let Some(id) = of_nodes
+                && self.received.contains(id)
+            {
+                if crossing.member.is_none() {
+                    self.deliver_to_adopted_without(id, crossing.published_at, &mut dispatch);
+                }
                 continue;
             }
             match (crossing.member, crossing.published_at) {

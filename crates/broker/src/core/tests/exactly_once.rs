@@ -340,6 +340,35 @@ fn messages_during_an_adoption_arrive_once() {
     }
 }
 
+/// The standby has delivered the message to its own sessions, but has not got it for those that it adopts.
+#[test]
+fn nothing_is_lost_if_the_publisher_is_killed_while_a_receiver_is_being_succeeded() {
+    for seed in seeds() {
+        let (mut cluster, mut publisher, mut subscriber) = with_subscriber(3, seed * 7919);
+        let mut others =
+            ["other-0", "other-1"].map(|id| Client::subscribed(&mut cluster, 2, id, "t/+"));
+        cluster.nodes[2].with_router(|router| router.set_standby_for(&name(1), true));
+        cluster.settle();
+        let dir = cluster.kill(1);
+        publisher.publish(&mut cluster, b"message", 1);
+        cluster.settle();
+        cluster.nodes[2].pass(10);
+        cluster.nodes[2].adopt_all(&name(1), &dir);
+        let publisher_dir = cluster.kill(0);
+        cluster.nodes[2].with_router(|router| router.end_succession(&name(1), true));
+        cluster.settle();
+        cluster.start_again(0, publisher_dir, SessionHold::Released);
+        cluster.settle();
+        cluster.nodes[0].forward_restored();
+        cluster.settle();
+        subscriber.node = 2;
+        assert_eq!(subscriber.take(&mut cluster), ["message"], "seed {seed}");
+        for other in &mut others {
+            assert_eq!(other.take(&mut cluster), ["message"], "seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn a_standby_that_adopts_a_publisher_sends_its_messages_once() {
     for seed in seeds() {
