@@ -4,8 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use foldhash::fast::RandomState;
-use hashbrown::{HashMap, HashSet};
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::{QueueEntry, QueueSummary, StateKind};
 
@@ -19,7 +17,7 @@ use super::node_link::{FirstSeqs, RestoredEntry};
 use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
 use super::received_numbers::CopiedNumbers;
 use super::records::{self, NodeEntryTarget, SessionRecord};
-use super::session_filter::{AdoptedNumber, AdoptedNumbers, SessionFilter, ShardOf};
+use super::session_filter::{SessionFilter, ShardOf};
 use super::shard::Shard;
 use super::tables::{SessionIx, TableIx as _};
 use crate::metrics::Metric;
@@ -37,30 +35,6 @@ pub(crate) struct AdoptedSession {
     pub(crate) record: Box<[u8]>,
     pub(crate) subscriptions: Vec<(Box<str>, SubscriptionOptions, u32)>,
     pub(crate) queue: QueueSummary,
-}
-
-/// The sessions that this shard has adopted from one node, and what concerns messages for them.
-#[derive(Default)]
-pub(crate) struct AdoptedFrom {
-    pub(crate) numbers: Arc<AdoptedNumbers>,
-    /// The messages of other nodes that the shards of the node had received.
-    received: Arc<CopiedNumbers>,
-    /// Origins and numbers of messages that were delivered here meanwhile, and how many sessions had been adopted by then.
-    /// Other nodes send them for the adopted sessions, too, until they know that these are here.
-    delivered: HashMap<(u64, u64), u32, RandomState>,
-    /// Origins and numbers of messages that these sessions have got as adopted ones. What another shard of this node has
-    /// published may arrive from there later.
-    passed_on: HashSet<(u64, u64), RandomState>,
-}
-
-impl AdoptedFrom {
-    fn insert(&mut self, number: u64, before: u64) {
-        let numbers = Arc::make_mut(&mut self.numbers);
-        let position = numbers.len() as u32;
-        numbers
-            .entry(number)
-            .or_insert(AdoptedNumber { before, position });
-    }
 }
 
 /// What became of the begin of an adoption.

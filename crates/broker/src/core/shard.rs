@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use foldhash::fast::RandomState;
 use mqtt::ReasonCode;
 
-use super::adoption::AdoptedFrom;
+use super::adopted_from::AdoptedFrom;
 use super::connection::{
     AddressSource, ClientRateLimiter, CloseReason, Connection, ConnectionPhase,
 };
