@@ -241,6 +241,10 @@ async fn a_share_link_shows_what_all_nodes_have() {
     nodes.set_reachable(2, false);
     let data = read().await;
     assert_eq!(data["sources"][0]["latest"][0]["values"]["x"]["value"], 1);
+    // Whoever has the link does not learn names of nodes.
+    assert_eq!(data["missing_nodes"], json!(["another node"]));
+    let path = "/api/v1/dashboards/plant/cards/c/data?from_ms=0&to_ms=9000";
+    let data = send(server, "", "GET", path, &Value::Null).await.json();
     assert_eq!(data["missing_nodes"], json!(["node-3"]));
 }
 
