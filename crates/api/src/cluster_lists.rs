@@ -119,7 +119,9 @@ async fn newest<R: DeserializeOwned>(
         } else if found.rows.len() < limit {
             let row = serde_json::from_value(row);
             found.rows.push(row.map_err(|error| {
-                ProblemDetails::unavailable(format!("A row of a list cannot be read: {error}."))
+                ProblemDetails::unavailable(format!(
+                    "A node has sent a row that cannot be read: {error}."
+                ))
             })?);
         } else {
             found.has_more = true;

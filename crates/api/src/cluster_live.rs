@@ -12,7 +12,7 @@ use std::time::Duration;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::Value;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::live_watches::{ClusterWatch, NodeState, Watch, WatchItem};
 use crate::node_calls::ask_for_live_items;
@@ -100,19 +100,18 @@ async fn run_session(app: &Arc<ApiState>, node: &str) -> Result<std::convert::In
     let mut changes = app.live.changes();
     let mut begun = BTreeSet::new();
     let mut refused = BTreeSet::new();
+    let mut retry_at = Instant::now();
     let mut polling: Option<Answering<'_>> = None;
     loop {
         changes.mark_unchanged();
         let watches = app.live.watches();
+        if retry_at <= Instant::now() {
+            refused.clear();
+            retry_at = Instant::now() + REFUSED_RETRY_TIME;
+        }
         let known = (&mut begun, &mut refused);
         begin_watches(app, node, session, &watches, known).await?;
         let has_refused = !refused.is_empty();
-        let retry = async {
-            match has_refused {
-                true => sleep(REFUSED_RETRY_TIME).await,
-                false => std::future::pending().await,
-            }
-        };
         let ended = begun.iter().filter(|number| !watches.contains_key(number));
         let ended: Vec<u64> = ended.copied().collect();
         if !ended.is_empty() {
@@ -127,7 +126,7 @@ async fn run_session(app: &Arc<ApiState>, node: &str) -> Result<std::convert::In
             // There is nothing to ask for.
             tokio::select! {
                 changed = changes.changed() => changed.map_err(|_| "this node stops".to_owned())?,
-                () = retry => refused.clear(),
+                () = sleep_until(retry_at), if has_refused => {}
             }
             continue;
         }
@@ -149,7 +148,7 @@ async fn run_session(app: &Arc<ApiState>, node: &str) -> Result<std::convert::In
                 }
             }
             changed = changes.changed() => changed.map_err(|_| "this node stops".to_owned())?,
-            () = retry => refused.clear(),
+            () = sleep_until(retry_at), if has_refused => {}
         }
     }
 }

@@ -556,10 +556,7 @@ async fn node_of_object(
     match &holders[..] {
         [holder] => Ok(Some(holder.clone())),
         [] if missing.is_empty() => Ok(None),
-        [] => Err(ProblemDetails::unavailable(format!(
-            "No node that answers has this object; no answer of: {}.",
-            missing.join(", ")
-        ))),
+        [] => Err(not_found_where_answered(&missing)),
         several if let Some(holder) = holder_of_moving_command(several, &bodies) => {
             Ok(Some(holder))
         }
@@ -665,11 +662,16 @@ fn answer_of_owner(all: NodeCallAnswers) -> Result<Response, ProblemDetails> {
     }
     match not_found {
         Some(answer) if missing.is_empty() => to_response(answer),
-        _ => Err(ProblemDetails::unavailable(format!(
-            "No node that answers has this object; no answer of: {}.",
-            missing.join(", ")
-        ))),
+        _ => Err(not_found_where_answered(&missing)),
     }
+}
+
+/// The nodes that answered do not have the object; a missing one may have it.
+fn not_found_where_answered(missing: &[String]) -> ProblemDetails {
+    ProblemDetails::unavailable(format!(
+        "None of the nodes that answered has this object. These nodes did not answer: {}.",
+        missing.join(", ")
+    ))
 }
 
 #[cfg(test)]

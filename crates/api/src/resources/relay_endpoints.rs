@@ -29,7 +29,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[NAMESPACE])
             .place(EndpointPlace::AllNodes(MergedAnswer::RelayStatuses))
             .summary("List the states of relay endpoints")
-            .description("In a cluster, statistics are those of all nodes.")
+            .description("In a cluster, the statistics of all nodes are added.")
             .node_paged::<EndpointStatus>(),
         one(get(
             "/api/v1/endpoints/{id}/status",
@@ -38,7 +38,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ), Role::Viewer)
         .place(EndpointPlace::AllNodes(MergedAnswer::RelayStatus))
         .summary("Read state and statistics of a relay endpoint")
-        .description("The totals survive a restart; they are stored every five seconds. In a cluster, they are those of all nodes.")
+        .description("The totals survive a restart; they are stored every five seconds. In a cluster, the statistics of all nodes are added.")
         .response::<EndpointStatus>(200, "The state."),
         one(get(
             "/api/v1/endpoints/{id}/messages",
@@ -58,7 +58,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ), Role::Viewer)
         .place(EndpointPlace::AllNodes(MergedAnswer::RelayConnections))
         .summary("List the connections of a relay endpoint")
-        .description("In a cluster, those at all nodes, with the additional field `node`.")
+        .description("In a cluster, the connections at all nodes, each with the additional field `node`.")
         .node_paged::<ConnectionSummary>(),
         one(delete(
             "/api/v1/endpoints/{id}/connections/{connection_id}",
