@@ -17,7 +17,7 @@ use super::node_link::{FirstSeqs, RestoredEntry};
 use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
 use super::received_numbers::CopiedNumbers;
 use super::records::{self, NodeEntryTarget, SessionRecord};
-use super::session_filter::{SessionFilter, ShardOf};
+use super::session_filter::{SessionFilter, ShardOfNode};
 use super::shard::Shard;
 use super::tables::{SessionIx, TableIx as _};
 use crate::metrics::Metric;
@@ -299,7 +299,7 @@ impl Shard {
     fn deliver_to_adopted_of_shard(
         &mut self,
         from: &str,
-        of_shard: Option<ShardOf>,
+        of_shard: Option<ShardOfNode>,
         id: Option<MessageId>,
         dispatch: &mut Dispatch<'_>,
     ) {
@@ -314,8 +314,8 @@ impl Shard {
                 SessionFilter::Adopted {
                     numbers: adopted.numbers.clone(),
                     of_shard,
-                    had_by: id.map_or(Vec::new(), |id| adopted.received.shards_with(id)),
-                    had_by_first: delivered.copied().unwrap_or(0),
+                    excluded_shards: id.map_or(Vec::new(), |id| adopted.received.shards_with(id)),
+                    excluded_first: delivered.copied().unwrap_or(0),
                 }
             }
             // This node was started again since: it is better that some get the message twice.

@@ -6,7 +6,6 @@
 
 pub(crate) mod ack_watchers;
 pub(crate) mod acknowledgements;
-mod adopted_from;
 pub(crate) mod adoption;
 pub(crate) mod announcements;
 pub(crate) mod authentication;
@@ -35,6 +34,7 @@ pub(crate) mod message;
 mod message_drops;
 pub(crate) mod message_info;
 pub(crate) mod node;
+mod node_adoption;
 mod node_batches;
 mod node_interest;
 pub(crate) mod node_link;

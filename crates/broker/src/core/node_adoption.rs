@@ -10,7 +10,7 @@ use super::session_filter::{AdoptedNumber, AdoptedNumbers};
 
 /// The sessions that this shard has adopted from one node, and what concerns messages for them.
 #[derive(Default)]
-pub(crate) struct AdoptedFrom {
+pub(crate) struct NodeAdoption {
     pub(crate) numbers: Arc<AdoptedNumbers>,
     /// The messages of other nodes that the shards of the node had received.
     pub(super) received: Arc<CopiedNumbers>,
@@ -22,7 +22,7 @@ pub(crate) struct AdoptedFrom {
     pub(super) passed_on: HashSet<(u64, u64), RandomState>,
 }
 
-impl AdoptedFrom {
+impl NodeAdoption {
     pub(super) fn insert(&mut self, number: u64, before: u64) {
         let numbers = Arc::make_mut(&mut self.numbers);
         let position = numbers.len() as u32;

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
 use super::cross_shard_batch::MessageId;
-use super::session_filter::ShardOf;
+use super::session_filter::ShardOfNode;
 
 const PART_BITS: u64 = 1024;
 const PART_WORDS: usize = PART_BITS as usize / 64;
@@ -221,7 +221,7 @@ impl CopiedNumbers {
     }
 
     /// The shards that had received a message.
-    pub(crate) fn shards_with(&self, id: MessageId) -> Vec<ShardOf> {
+    pub(crate) fn shards_with(&self, id: MessageId) -> Vec<ShardOfNode> {
         let shards = self.shards.iter();
         let with = shards.filter(|(_, numbers)| numbers.contains(id));
         with.map(|(&(shards, shard), _)| (shards.into(), shard.into()))

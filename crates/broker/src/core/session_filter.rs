@@ -18,7 +18,7 @@ pub(crate) struct AdoptedNumber {
 pub(crate) type AdoptedNumbers = HashMap<u64, AdoptedNumber, RandomState>;
 
 /// A number of shards of a node, and one of these shards.
-pub(crate) type ShardOf = (u64, u64);
+pub(crate) type ShardOfNode = (u64, u64);
 
 /// A condition for the sessions that get a message.
 #[derive(Debug, Clone)]
@@ -31,11 +31,11 @@ pub(crate) enum SessionFilter {
     Adopted {
         numbers: Arc<AdoptedNumbers>,
         /// If it is not `None`, only those of this shard of the node.
-        of_shard: Option<ShardOf>,
+        of_shard: Option<ShardOfNode>,
         /// Not those of these shards of the node, which had the message.
-        had_by: Vec<ShardOf>,
+        excluded_shards: Vec<ShardOfNode>,
         /// Not the first ones that were adopted, which have got it here.
-        had_by_first: u32,
+        excluded_first: u32,
     },
     /// Those that were not adopted from certain nodes.
     NotAdopted(Vec<Arc<AdoptedNumbers>>),
@@ -49,16 +49,16 @@ impl SessionFilter {
             SessionFilter::Adopted {
                 numbers,
                 of_shard,
-                had_by,
-                had_by_first,
+                excluded_shards,
+                excluded_first,
             } => {
                 let Some(number) = numbers.get(&store_number) else {
                     return false;
                 };
-                let is_of = |&(shards, shard): &ShardOf| number.before % shards == shard;
+                let is_of = |&(shards, shard): &ShardOfNode| number.before % shards == shard;
                 of_shard.as_ref().is_none_or(is_of)
-                    && !had_by.iter().any(is_of)
-                    && number.position >= *had_by_first
+                    && !excluded_shards.iter().any(is_of)
+                    && number.position >= *excluded_first
             }
             SessionFilter::NotAdopted(nodes) => {
                 let mut nodes = nodes.iter();

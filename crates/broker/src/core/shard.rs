@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use foldhash::fast::RandomState;
 use mqtt::ReasonCode;
 
-use super::adopted_from::AdoptedFrom;
 use super::connection::{
     AddressSource, ClientRateLimiter, CloseReason, Connection, ConnectionPhase,
 };
@@ -21,6 +20,7 @@ use super::connection_deadlines::{DeadlineCheck, DeadlineLimits, MIN_PACKET_BYTE
 use super::delivery::Delivery;
 use super::derived_queue::DerivedMessages;
 use super::node::NodeState;
+use super::node_adoption::NodeAdoption;
 use super::node_link::RestoredEntry;
 use super::partial_packet_budget::PartialPacketBudget;
 use super::pending_claims::PendingClaims;
@@ -122,7 +122,7 @@ pub(crate) struct Shard {
     pub(crate) deferred_by_hooks: bool,
     pub(crate) is_stopping: bool,
     /// The sessions that were adopted from other nodes, by the names of these nodes, while messages for them arrive.
-    pub(crate) adopted: HashMap<Box<str>, AdoptedFrom, RandomState>,
+    pub(crate) adopted: HashMap<Box<str>, NodeAdoption, RandomState>,
     /// The messages of other nodes that were delivered.
     pub(crate) received: ReceivedNumbers,
     /// Messages for other nodes that were in the link when the node died, until they are forwarded.

@@ -11,6 +11,7 @@ use crate::core::node_messages;
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::remote_interest::RemoteInterest;
 use crate::core::retained_versions::bucket_of;
+use crate::core::shard_messages::ShardMessageQueues;
 use crate::core::shared_subscription::RemoteMembers;
 use crate::core::subscription_tree::SubscriptionTree;
 
@@ -53,13 +54,25 @@ impl NodeRouter {
             self.push_to_node(slot, message, None, touched);
         }
         if let Some(failed) = published_at {
-            let mut shards = self.local.match_topic(message.view.topic).0.remote_shards;
-            touched.shards |= shards;
-            while shards != 0 {
-                let shard = shards.trailing_zeros() as u16;
-                shards &= shards - 1;
-                self.queues.push_published_at(shard, message, failed);
-            }
+            self.push_to_wanting_shards(message.view.topic, touched, |queues, shard| {
+                queues.push_published_at(shard, message, failed);
+            });
+        }
+    }
+
+    /// Calls `push` for each shard of this node that wants a topic.
+    fn push_to_wanting_shards(
+        &mut self,
+        topic: &str,
+        touched: &mut BatchRecipients,
+        push: impl Fn(&mut ShardMessageQueues, u16),
+    ) {
+        let mut shards = self.local.match_topic(topic).0.remote_shards;
+        touched.shards |= shards;
+        while shards != 0 {
+            let shard = shards.trailing_zeros() as u16;
+            shards &= shards - 1;
+            push(&mut self.queues, shard);
         }
     }
 
@@ -152,13 +165,9 @@ impl NodeRouter {
         adopted_from: &str,
         touched: &mut BatchRecipients,
     ) {
-        let mut shards = self.local.match_topic(message.view.topic).0.remote_shards;
-        touched.shards |= shards;
-        while shards != 0 {
-            let shard = shards.trailing_zeros() as u16;
-            shards &= shards - 1;
-            self.queues.push_for_adopted(shard, message, adopted_from);
-        }
+        self.push_to_wanting_shards(message.view.topic, touched, |queues, shard| {
+            queues.push_for_adopted(shard, message, adopted_from);
+        });
     }
 
     /// Returns the bytes that the message occupies.
