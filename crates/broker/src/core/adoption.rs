@@ -17,6 +17,7 @@ use super::node_link::{FirstSeqs, RestoredEntry};
 use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
 use super::received_numbers::CopiedNumbers;
 use super::records::{self, NodeEntryTarget, SessionRecord};
+use super::session_directory::PROVISIONAL_TIMEOUT_MS;
 use super::session_filter::{SessionFilter, ShardOfNode};
 use super::shard::Shard;
 use super::tables::{SessionIx, TableIx as _};
@@ -74,6 +75,7 @@ impl Shard {
             Some(shard) if shard != self.id => return AdoptionBegin::OtherShard(shard),
             _ => {}
         }
+        self.end_provisional_session(&session.client_id);
         if let Some(&known) = self.by_client_id.get(&*session.client_id) {
             let number = self.delivery.sessions[known].store_number;
             if let Some(record) = record.filter(|_| number != 0) {
@@ -95,6 +97,19 @@ impl Shard {
             _ => journal.next_unique_number(),
         };
         AdoptionBegin::Begun { number }
+    }
+
+    /// Ends a session that the client got because its earlier one was not known: that is adopted now.
+    fn end_provisional_session(&mut self, client_id: &str) {
+        let Some(&at) = self.by_client_id.get(client_id) else {
+            return;
+        };
+        let session = &self.delivery.sessions[at];
+        let until_ms = session.created_ms + PROVISIONAL_TIMEOUT_MS;
+        if session.is_provisional && self.delivery.now_ms < until_ms {
+            let why = CloseReason::new(ReasonCode::SESSION_TAKEN_OVER, "taken_over");
+            self.terminate_session(at, why);
+        }
     }
 
     /// Writes messages of the queue of a session, in order.

@@ -326,9 +326,6 @@ impl NodeRouter {
             self.begin_succession(name);
         }
         self.sessions.remove_peer(index, loss, self.now_ms);
-        if let Some(&standby) = name.as_ref().and_then(|name| self.standbys.get(name)) {
-            self.sessions.expect_adoption(standby, self.now_ms);
-        }
         self.to_tunnel_exits.retain(|&(from, ..)| from != index);
         self.early_batches.retain(|early| early.from != index);
         let queues = &mut self.queues;

@@ -56,6 +56,8 @@ pub(crate) struct Session {
     pub(crate) is_bridge: bool,
     /// The connection belongs to a relay endpoint.
     pub(crate) is_relay: bool,
+    /// The client wanted its earlier session, and got this one because not all nodes of the cluster had registered theirs.
+    pub(crate) is_provisional: bool,
     pub(crate) version: mqtt::Version,
     /// They run while the session has no connection.
     pub(crate) timers: SessionTimers,
@@ -90,6 +92,7 @@ impl Session {
             is_clean_start: true,
             is_bridge: false,
             is_relay: false,
+            is_provisional: false,
             version: mqtt::Version::V311,
             timers: SessionTimers::default(),
             created_ms: now_ms,

@@ -71,7 +71,7 @@ impl Shard {
         let at = claim.connection;
         let is_waiting = self.is_waiting_for_claim(&claim);
         let rejection = match outcome {
-            SessionClaimOutcome::Granted { .. } => {
+            SessionClaimOutcome::Granted { is_provisional } => {
                 if is_waiting {
                     self.delivery.connections[at].phase = ConnectionPhase::AwaitConnect;
                     let raw = self.delivery.connections[at].extra().connect.clone();
@@ -80,9 +80,14 @@ impl Shard {
                     }
                     self.to_wake.push(at);
                 }
-                if !self.by_client_id.contains_key(&*id) {
-                    self.node.directory.release(&id, self.id);
-                    self.announce_session_end(&id);
+                match self.by_client_id.get(&*id) {
+                    Some(&session) => {
+                        self.delivery.sessions[session].is_provisional = is_provisional;
+                    }
+                    None => {
+                        self.node.directory.release(&id, self.id);
+                        self.announce_session_end(&id);
+                    }
                 }
                 return;
             }

@@ -51,16 +51,21 @@ pub(crate) enum SessionMessage {
     Restoring,
 }
 
-/// Longest time that claims wait for the registrations of all nodes after the nodes have changed.
-const REGISTRATION_TIMEOUT_MS: u64 = 2000;
-/// Longest time that they wait for nodes that still read their sessions. Claims are rejected after the time above then.
+/// Longest time that a claim waits.
+const CLAIM_TIMEOUT_MS: u64 = 2000;
+/// Longest time that clients get no new sessions because not all nodes have registered theirs after the nodes have changed.
+/// It is longer than nodes need to notice that another one has failed: until then, a node that has started since does not
+/// know the failed node, and the others register nothing for the nodes that it knows.
+const REGISTRATION_TIMEOUT_MS: u64 = 7000;
+/// The same for nodes that still read their sessions, or adopt those of another one.
 const RESTORE_TIMEOUT_MS: u64 = 60_000;
+/// Time for which a session gives way to an earlier one of its client that was not known when it began.
+pub(crate) const PROVISIONAL_TIMEOUT_MS: u64 = RESTORE_TIMEOUT_MS;
 
+/// Time for which claims wait for a node that has started again.
+const RECONNECT_TIMEOUT_MS: u64 = 2000;
 /// Time for which claims wait after most nodes were lost at once.
 const CUT_OFF_TIMEOUT_MS: u64 = 3000;
-
-/// How much later than this node a standby may notice that its node has failed.
-const ADOPTION_NOTICE_MS: u64 = 3000;
 
 /// The number of a request that is not answered.
 const NO_ANSWER: u64 = 0;
@@ -101,7 +106,7 @@ struct SessionRegistration {
 impl SessionRegistration {
     /// Whether an earlier session is kept instead of this one, because its node was expected when this one began.
     fn gives_way(&self, now_ms: u64) -> bool {
-        self.is_provisional && now_ms < self.since_ms + RESTORE_TIMEOUT_MS
+        self.is_provisional && now_ms < self.since_ms + PROVISIONAL_TIMEOUT_MS
     }
 }
 
@@ -159,7 +164,8 @@ enum EndRequest {
 /// Each client id has an owner among the nodes that can be reached: the one with the highest hash of node and client id.
 /// The owner knows which node has the session, and decides who gets it when a client connects. When nodes come or go,
 /// each node registers its sessions with their new owners. An owner decides nothing until all nodes have done so, or
-/// [`REGISTRATION_TIMEOUT_MS`] have passed. A node that has started again counts as one that has not done so. A node that
+/// [`REGISTRATION_TIMEOUT_MS`] have passed. Claims are rejected after [`CLAIM_TIMEOUT_MS`] meanwhile, unless the client
+/// wants a new session in any case. A node that has started again counts as one that has not registered its sessions. A node that
 /// loses most of the others at once waits for [`CUT_OFF_TIMEOUT_MS`]. If a node registers an earlier session later, the client gets that one.
 /// Nodes that cannot reach each other have different owners, so that both may have a session of the same client id.
 /// When they meet, the one that began later stays.
@@ -396,11 +402,6 @@ impl SessionDirectory {
         }
     }
 
-    /// A node cannot be reached any more, and its standby may adopt its sessions although it has not noticed that yet.
-    pub(crate) fn expect_adoption(&mut self, standby: PeerNodeIx, now_ms: u64) {
-        self.restoring_ms[standby.position()] = now_ms + ADOPTION_NOTICE_MS;
-    }
-
     /// Registers all sessions of this node.
     fn register_all(&mut self) {
         let local = std::mem::take(&mut self.local);
@@ -488,7 +489,7 @@ impl SessionDirectory {
     /// Whether clients may get their sessions of lost nodes by waiting, instead of new ones that would replace these.
     fn awaits_lost_nodes(&self) -> bool {
         let is_awaited = |lost: &LostNode| {
-            lost.is_reconnecting && self.now_ms < lost.lost_ms + REGISTRATION_TIMEOUT_MS
+            lost.is_reconnecting && self.now_ms < lost.lost_ms + RECONNECT_TIMEOUT_MS
         };
         let is_recent = |lost: &&LostNode| self.now_ms < lost.lost_ms + CUT_OFF_TIMEOUT_MS;
         let reachable = 1 + self.peers.iter().flatten().count();
@@ -505,12 +506,15 @@ impl SessionDirectory {
                 self.decide(claim);
             }
         }
-        // Those that remain wait for a node that still reads its sessions, or for a change of the view that did not come.
+        // Those that remain wait for other nodes.
         for claim in std::mem::take(&mut self.waiting_claims) {
-            if now_ms >= claim.arrived_ms + REGISTRATION_TIMEOUT_MS {
-                self.answer(&claim, SessionClaimOutcome::Unavailable);
-            } else {
+            if now_ms < claim.arrived_ms + CLAIM_TIMEOUT_MS {
                 self.waiting_claims.push(claim);
+            } else if !claim.keep && self.is_decided_here(&claim) {
+                // An earlier session ends when its node registers it.
+                self.decide_with_what_is_known(claim);
+            } else {
+                self.answer(&claim, SessionClaimOutcome::Unavailable);
             }
         }
     }

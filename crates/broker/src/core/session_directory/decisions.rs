@@ -11,13 +11,20 @@ use crate::core::tables::TableIx as _;
 
 impl SessionDirectory {
     pub(super) fn decide(&mut self, claim: SessionClaim) {
-        // The sender may know already, or still, other nodes than this one.
+        match self.is_settled && self.is_decided_here(&claim) {
+            true => self.decide_with_what_is_known(claim),
+            false => self.waiting_claims.push(claim),
+        }
+    }
+
+    pub(super) fn is_decided_here(&self, claim: &SessionClaim) -> bool {
         // While its own sessions are withheld, this node does not know them as registered.
         let is_withheld = self.is_withholding && claim.from.holder().is_some();
-        if !self.is_settled || is_withheld || self.owner_of(&claim.client_id).is_some() {
-            self.waiting_claims.push(claim);
-            return;
-        }
+        // The sender may know already, or still, other nodes than this one.
+        !is_withheld && self.owner_of(&claim.client_id).is_none()
+    }
+
+    pub(super) fn decide_with_what_is_known(&mut self, claim: SessionClaim) {
         if let Some(request) = self.takeover_of.get(&claim.client_id)
             && let Some(takeover) = self.takeovers.get_mut(request)
         {

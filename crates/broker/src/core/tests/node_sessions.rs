@@ -142,7 +142,8 @@ fn a_tunnel_ends_with_the_connection_between_its_nodes() {
     cluster.separate(0, 1);
     cluster.settle();
     assert!(cluster.nodes[1].is_closing(elsewhere));
-    // The node that is alone with the client gives it a new session.
+    // The node that is alone with the client gives it a new session when it is certain that the nodes do not agree.
+    cluster.pass(7500);
     let alone = cluster.connect(1, 0, "client", false);
     cluster.pass(2500);
     assert_eq!(
@@ -200,6 +201,7 @@ fn a_node_that_does_not_register_its_sessions_delays_claims_for_two_seconds_only
 
 #[test]
 fn a_session_that_is_registered_late_is_kept_instead_of_a_new_one() {
+    let mut with_two_holders = 0;
     for n in 0..20 {
         let mut cluster = ClusterSim::new(2, 1, 700 + n, false);
         let id = format!("client-{n}");
@@ -212,8 +214,13 @@ fn a_session_that_is_registered_late_is_kept_instead_of_a_new_one() {
         cluster.join(0, 1);
         cluster.is_silent = vec![1];
         cluster.settle();
+        if n % 2 == 1 {
+            // Clients that want their sessions are rejected until then.
+            cluster.pass(7500);
+        }
         let second = cluster.connect(0, 0, &id, n % 2 == 0);
         cluster.pass(2500);
+        with_two_holders += usize::from(holders(&cluster, &id).len() == 2);
         cluster.is_silent.clear();
         cluster.settle();
         if n % 2 == 0 {
@@ -228,11 +235,13 @@ fn a_session_that_is_registered_late_is_kept_instead_of_a_new_one() {
             assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
         }
     }
+    // The others belong to the silent node.
+    assert!(with_two_holders > 0);
 }
 
 /// Three nodes, the second of which has the session of a client that is not connected.
 fn cluster_with_session(seed: u64, client_id: &str) -> ClusterSim {
-    let mut cluster = ClusterSim::new(3, 1, seed, false);
+    let mut cluster = ClusterSim::new(3, 1, seed, true);
     let client = cluster.connect(1, 0, client_id, false);
     cluster.nodes[1].drop_connection(client);
     cluster.settle();
@@ -338,6 +347,80 @@ fn a_node_that_starts_again_and_does_not_return_delays_claims_for_two_seconds_on
     cluster.pass(1000);
     let answer = connack(&mut cluster.nodes[0], client);
     assert_eq!(answer, Some((ReasonCode::SUCCESS, false)));
+}
+
+/// The third node has started again after the first one was killed, and does not know it. The second one has not noticed yet
+/// that the first one was killed, so that nobody registers its sessions.
+#[test]
+fn a_node_that_does_not_know_a_failed_one_gives_no_new_sessions() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 1, 1000 + n, true);
+        cluster.nodes[1].with_router(|router| router.set_standby_for(&name(0), true));
+        let id = format!("client-{n}");
+        let client = cluster.connect(0, 0, &id, false);
+        cluster.nodes[0].drop_connection(client);
+        cluster.settle();
+        cluster.is_silent = vec![0];
+        cluster.lose(1, 2, PeerLoss::Reconnecting);
+        let now_ms = cluster.nodes[1].now_ms;
+        cluster.nodes[2] = Sim::in_cluster(&name(2), 1, n + 1, true);
+        cluster.nodes[2].pass(now_ms);
+        cluster.nodes[2].finish_restore();
+        cluster.join(1, 2);
+        for attempt in 0..3 {
+            let clients = [1, 2].map(|node| (node, cluster.connect(node, 0, &id, false)));
+            for _ in 0..15 {
+                cluster.pass(100);
+            }
+            for (node, client) in clients {
+                let answer = connack(&mut cluster.nodes[node], client);
+                let is_accepted = answer.is_some_and(|(code, _)| code == ReasonCode::SUCCESS);
+                assert!(!is_accepted, "{id} at node {node}, attempt {attempt}");
+            }
+        }
+        cluster.lose(1, 0, PeerLoss::Silent);
+        cluster.settle();
+        cluster.nodes[1].adopt_session(0, &name(0), &id, "q");
+        cluster.nodes[1].with_router(|router| router.end_succession(&name(0), true));
+        cluster.settle();
+        let client = cluster.connect(1, 0, &id, false);
+        let answer = connack(&mut cluster.nodes[1], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+    }
+}
+
+/// The client got a session at the node that adopts its earlier one.
+#[test]
+fn an_adopted_session_replaces_one_that_began_because_it_was_not_known() {
+    for n in 0..20 {
+        let id = format!("client-{n}");
+        let mut cluster = cluster_with_session(1100 + n, &id);
+        cluster.separate(0, 1);
+        cluster.separate(1, 2);
+        cluster.settle();
+        let client = cluster.connect(0, 0, &id, false);
+        let answer = connack(&mut cluster.nodes[0], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
+        cluster.pass(1000);
+        cluster.nodes[0].adopt_session(0, &name(1), &id, "q");
+        cluster.settle();
+        let code = disconnect_code(&mut cluster.nodes[0], client);
+        assert_eq!(code, Some(ReasonCode::SESSION_TAKEN_OVER));
+        let client = cluster.connect(2, 0, &id, false);
+        assert!(cluster.nodes[0].has_session(&id));
+        let answer = connack(&mut cluster.nodes[2], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+    }
+}
+
+#[test]
+fn an_adopted_session_does_not_replace_one_that_the_client_wanted() {
+    let mut cluster = cluster_with_session(1150, "client");
+    cluster.separate(0, 1);
+    cluster.separate(1, 2);
+    cluster.settle();
+    cluster.connect(0, 0, "client", true);
+    assert!(!cluster.nodes[0].is_adoptable(0, &name(1), "client"));
 }
 
 #[test]

@@ -172,6 +172,31 @@ pub(super) fn node(
     })
 }
 
+/// A durable session of another node, without queued messages, with a subscription of QoS 2.
+fn adopted_session(client_id: &str, filter: &str) -> AdoptedSession {
+    let record = SessionRecord {
+        number: 3,
+        version: Version::V5,
+        connected: true,
+        clean_start: false,
+        bridge: false,
+        expiry_s: 3600,
+        created_ms: 1,
+        disconnected_ms: 0,
+        username: None,
+        accepted_numbers: None,
+        will: None,
+    };
+    let mut bytes = Vec::new();
+    record.write(&mut bytes);
+    AdoptedSession {
+        client_id: client_id.into(),
+        record: bytes.into(),
+        subscriptions: vec![(filter.into(), SubscriptionOptions::new(QoS::ExactlyOnce), 0)],
+        queue: QueueSummary::default(),
+    }
+}
+
 impl Sim {
     pub(super) fn new(shards: usize, limits: BrokerLimits, seed: u64) -> Self {
         Self::with_node(shards, seed, node(shards, limits, None, false))
@@ -359,6 +384,13 @@ impl Sim {
         self.collect();
     }
 
+    /// Whether a session of the node `from` would be adopted.
+    pub(super) fn is_adoptable(&mut self, shard: usize, from: &str, client_id: &str) -> bool {
+        let session = adopted_session(client_id, "filter");
+        let begun = self.shards[shard].begin_adoption(from, &session);
+        begun != AdoptionBegin::Skipped
+    }
+
     /// Adopts a durable session without queued messages, with a subscription of QoS 2, from the node `from`.
     pub(super) fn adopt_session(
         &mut self,
@@ -367,27 +399,7 @@ impl Sim {
         client_id: &str,
         filter: &str,
     ) {
-        let record = SessionRecord {
-            number: 3,
-            version: Version::V5,
-            connected: true,
-            clean_start: false,
-            bridge: false,
-            expiry_s: 3600,
-            created_ms: 1,
-            disconnected_ms: 0,
-            username: None,
-            accepted_numbers: None,
-            will: None,
-        };
-        let mut bytes = Vec::new();
-        record.write(&mut bytes);
-        let session = AdoptedSession {
-            client_id: client_id.into(),
-            record: bytes.into(),
-            subscriptions: vec![(filter.into(), SubscriptionOptions::new(QoS::ExactlyOnce), 0)],
-            queue: QueueSummary::default(),
-        };
+        let session = adopted_session(client_id, filter);
         let shard = match self.shards[shard].begin_adoption(from, &session) {
             AdoptionBegin::OtherShard(other) => usize::from(other),
             _ => shard,
