@@ -16,6 +16,7 @@ use std::sync::Arc;
 use super::connection::{CloseReason, ConnectionPhase};
 use super::directory::{NodeDirectory, SessionClaim};
 use super::message::Message;
+use super::pending_claims::SessionGrant;
 use super::session::{Session, SessionWill};
 use super::shard::{ConnectionAction, Shard};
 use super::tables::{ConnectionIx, SessionIx};
@@ -202,21 +203,22 @@ impl Shard {
         &mut self,
         at: ConnectionIx,
     ) -> Result<ConnectionAction, CloseReason> {
-        self.establish_session_with(at, false)
+        self.establish_session_with(at, None)
     }
 
     /// Called when the cluster has granted the client's session to this shard.
     pub(super) fn establish_granted_session(
         &mut self,
         at: ConnectionIx,
+        grant: SessionGrant,
     ) -> Result<ConnectionAction, CloseReason> {
-        self.establish_session_with(at, true)
+        self.establish_session_with(at, Some(grant))
     }
 
     fn establish_session_with(
         &mut self,
         at: ConnectionIx,
-        is_granted: bool,
+        session_grant: Option<SessionGrant>,
     ) -> Result<ConnectionAction, CloseReason> {
         let raw = std::mem::take(&mut self.delivery.connections[at].extra().connect);
         let connect = decode_connect(&raw)
@@ -255,7 +257,7 @@ impl Shard {
         let existing = self.by_client_id.get(&*id).copied();
         if let Some(router) = self.node_router
             && existing.is_none()
-            && !is_granted
+            && session_grant.is_none()
             && !is_random
         {
             // A link cannot be passed on to a session at another node.
@@ -288,9 +290,15 @@ impl Shard {
         // A session without an owner is not resumed by a named user; it ends.
         let session_present = existing.is_some() && is_own && !connect.clean_start;
         let session = match existing {
-            Some(session) if session_present => session,
+            Some(session) if session_present => {
+                if session_grant.is_some() {
+                    // It was adopted from another node meanwhile, and announced then.
+                    self.announce_session_end(&id);
+                }
+                session
+            }
             existing => {
-                if !is_granted {
+                if session_grant.is_none() {
                     // Before the end of the earlier session, so that no other node gets it in between.
                     self.announce_session(&id, self.now_ms());
                 }
@@ -299,11 +307,14 @@ impl Shard {
                 }
                 let most_s = self.limits().max_session_expiry_s;
                 let created = self.new_session(&id, session_expiry_s(&connect, most_s));
-                created.inspect_err(|_| {
-                    if !is_granted {
+                let created = created.inspect_err(|_| {
+                    if session_grant.is_none() {
                         self.announce_session_end(&id);
                     }
-                })?
+                })?;
+                let is_provisional = session_grant.is_some_and(|grant| grant.is_provisional);
+                self.delivery.sessions[created].is_provisional = is_provisional;
+                created
             }
         };
         self.attach_session(at, session, &connect);

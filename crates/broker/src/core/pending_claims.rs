@@ -19,3 +19,10 @@ pub(crate) struct PendingClaim {
 /// Claims of a shard that are not answered yet, by client id; the shard holds the client id in the directory of its node
 /// meanwhile.
 pub(crate) type PendingClaims = HashMap<Arc<str>, PendingClaim, RandomState>;
+
+/// The owner of a client id permits a session of it here, which counts as announced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionGrant {
+    /// As in [`Session`](super::session::Session).
+    pub(super) is_provisional: bool,
+}

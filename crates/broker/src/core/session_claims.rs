@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::connect::connect_rejection;
 use super::connection::{CloseReason, ConnectionPhase};
-use super::pending_claims::PendingClaim;
+use super::pending_claims::{PendingClaim, SessionGrant};
 use super::shard::{ConnectionAction, Shard};
 use super::shard_messages::{SessionClaimOutcome, ShardMessage};
 use super::tables::ConnectionIx;
@@ -72,22 +72,24 @@ impl Shard {
         let is_waiting = self.is_waiting_for_claim(&claim);
         let rejection = match outcome {
             SessionClaimOutcome::Granted { is_provisional } => {
+                // It was adopted from another node meanwhile, and announced then.
+                let had_session = self.by_client_id.contains_key(&*id);
+                let mut is_established = false;
                 if is_waiting {
                     self.delivery.connections[at].phase = ConnectionPhase::AwaitConnect;
                     let raw = self.delivery.connections[at].extra().connect.clone();
-                    if let Err(closing) = self.establish_granted_session(at) {
-                        self.reject_connect(at, closing, &raw);
+                    match self.establish_granted_session(at, SessionGrant { is_provisional }) {
+                        Ok(_) => is_established = true,
+                        Err(closing) => self.reject_connect(at, closing, &raw),
                     }
                     self.to_wake.push(at);
                 }
-                match self.by_client_id.get(&*id) {
-                    Some(&session) => {
-                        self.delivery.sessions[session].is_provisional = is_provisional;
-                    }
-                    None => {
-                        self.node.directory.release(&id, self.id);
-                        self.announce_session_end(&id);
-                    }
+                let has_session = self.by_client_id.contains_key(&*id);
+                if !has_session {
+                    self.node.directory.release(&id, self.id);
+                }
+                if !has_session || had_session && !is_established {
+                    self.announce_session_end(&id);
                 }
                 return;
             }

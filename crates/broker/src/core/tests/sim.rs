@@ -360,10 +360,15 @@ impl Sim {
 
     /// Restores a durable session as after a start.
     pub(super) fn restore_session(&mut self, client_id: &str) {
+        self.restore_session_after(client_id, false);
+    }
+
+    /// `was_killed`: the client was connected when the node ended.
+    pub(super) fn restore_session_after(&mut self, client_id: &str, was_killed: bool) {
         let record = SessionRecord {
             number: 1,
             version: Version::V5,
-            connected: false,
+            connected: was_killed,
             clean_start: false,
             bridge: false,
             expiry_s: 3600,

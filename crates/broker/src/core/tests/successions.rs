@@ -205,6 +205,44 @@ fn sessions_that_are_withheld_while_the_nodes_change_are_not_given_to_others() {
     }
 }
 
+/// Otherwise the node would register a session that it has no longer, and others would end theirs because of that.
+#[test]
+fn nothing_is_left_of_a_claim_that_an_adopted_session_has_answered() {
+    for seed in 1..=20 {
+        for is_gone in [false, true] {
+            let mut cluster = ClusterSim::new(3, 2, seed * 7, true);
+            cluster.nodes[1].with_router(|router| router.set_standby_for(&name(0), true));
+            let client = cluster.connect(0, 0, "client", false);
+            cluster.nodes[0].drop_connection(client);
+            cluster.settle();
+            cluster.pass(1000);
+            cluster.separate(0, 1);
+            cluster.separate(0, 2);
+            cluster.settle();
+            let client = cluster.connect(1, seed as usize % 2, "client", false);
+            cluster.nodes[1].adopt_session(0, &name(0), "client", "q");
+            if is_gone {
+                cluster.nodes[1].drop_connection(client);
+            }
+            cluster.nodes[1].with_router(|router| router.end_succession(&name(0), true));
+            cluster.settle();
+            assert!(cluster.nodes[1].has_session("client"));
+            // Another node has adopted it meanwhile.
+            cluster.nodes[1].terminate("client");
+            cluster.settle();
+            cluster.nodes[2].restore_session_after("client", true);
+            cluster.settle();
+            cluster.separate(1, 2);
+            cluster.join(1, 2);
+            cluster.settle();
+            assert!(
+                cluster.nodes[2].has_session("client"),
+                "seed {seed}, {is_gone}"
+            );
+        }
+    }
+}
+
 /// A node that was started again gets what others have kept for it, which must not pass its sessions by.
 #[test]
 fn messages_that_arrive_before_the_sessions_are_restored_wait_for_them() {
