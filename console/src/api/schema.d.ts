@@ -4592,6 +4592,7 @@ export interface components {
         InstallState: ("downloading" | "downloaded" | "verified" | "updating" | "failed") | "queued" | "initiated" | "updated";
         IntervalList: {
             data: components["schemas"]["KeyInterval"][];
+            missing_nodes?: string[];
         };
         IntervalsQueryInput: {
             device_group?: string | null;
@@ -10564,6 +10565,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["FileInfo"][];
+                        missing_nodes?: string[];
                         next: string | null;
                     };
                 };
@@ -13881,6 +13883,7 @@ export interface operations {
         parameters: {
             query?: {
                 expires?: number;
+                node?: string;
                 signature?: string;
             };
             header?: never;

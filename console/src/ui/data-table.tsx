@@ -5,6 +5,7 @@ import { IconArrowDown, IconArrowUp, IconColumns3 } from '@tabler/icons-react';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { useEffect, useMemo, useRef, type ReactNode } from 'react';
 import { useLocation } from 'wouter';
+import { MissingNodes } from './missing-nodes';
 import { ErrorState, Loading } from './states';
 import { useUrlState } from './url-state';
 
@@ -49,6 +50,8 @@ interface TableProps<T> {
   hasMore?: boolean;
   isLoadingMore?: boolean;
   loadMore?: () => void;
+  /** Nodes of a cluster that did not answer, whose rows are missing. */
+  missingNodes?: readonly string[];
   /** The column that the rows are sorted by at first, with `-` in descending order; default: as the node sent them. */
   initialOrder?: string;
   /** Columns by which the node sorts the rows, see `useNodeOrder`; also while not all of them are loaded. */
@@ -60,6 +63,7 @@ interface TableProps<T> {
 /** What a table needs of a list that is read page by page. */
 export function pagesOf<T>(list: {
   rows: T[] | undefined;
+  data?: { pages: { missing_nodes?: string[] }[] } | undefined;
   error: Error | null;
   refetch: () => unknown;
   hasNextPage: boolean;
@@ -73,6 +77,7 @@ export function pagesOf<T>(list: {
     hasMore: list.hasNextPage,
     isLoadingMore: list.isFetchingNextPage,
     loadMore: () => void list.fetchNextPage(),
+    missingNodes: list.data?.pages.flatMap((page) => page.missing_nodes ?? []) ?? [],
   };
 }
 
@@ -155,7 +160,10 @@ export function DataTable<T>(props: TableProps<T>) {
   return (
     <section className="panel table-panel">
       <div className="table-toolbar">
-        <div className="row wrap grow">{props.toolbar ?? <Title order={2}>{props.label}</Title>}</div>
+        <div className="row wrap grow">
+          {props.toolbar ?? <Title order={2}>{props.label}</Title>}
+          <MissingNodes nodes={props.missingNodes} />
+        </div>
         <Menu closeOnItemClick={false}>
           <Menu.Target>
             <Tooltip label={t`Columns`}>

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use namespaces::NamespaceSelection;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::access::{self, CallerIdentity, EndpointAccess};
+use crate::access::{self, CallerIdentity, EndpointAccess, LocalOperator};
 use crate::connection_tracker::{
     ConnectionPermit, LongRequestKind, LongRequestPermit, RequestPermit,
 };
@@ -165,9 +165,13 @@ impl ApiCall {
 
     /// Marks the response as long-lived: the connection is not closed because of its age.
     pub(crate) fn mark_long_lived(&self) {
-        if let Some(stays) = self.parts.extensions.get::<LongLivedFlag>() {
-            stays.0.store(true, Ordering::Relaxed);
-        }
+        mark_long_lived(&self.parts.extensions);
+    }
+
+    /// Whether another node has passed the request on.
+    pub(crate) fn is_from_node(&self) -> bool {
+        let operator = self.parts.extensions.get::<LocalOperator>();
+        operator.is_some_and(|operator| operator.is_from_node)
     }
 
     /// Takes a permit for a long request and returns the permits of the request and of its
@@ -304,6 +308,13 @@ impl ApiCall {
             .body_bytes(self.app.config.get().max_body_bytes)
             .await?;
         serde_json::from_slice(&body).map_err(|error| not_json(&error))
+    }
+}
+
+/// Marks the response to a request with these extensions as long-lived.
+pub(crate) fn mark_long_lived(extensions: &Extensions) {
+    if let Some(stays) = extensions.get::<LongLivedFlag>() {
+        stays.0.store(true, Ordering::Relaxed);
     }
 }
 

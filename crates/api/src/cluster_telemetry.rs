@@ -4,7 +4,7 @@
 //! that a long time range needs little memory. The threads that read wait for other nodes; those of other nodes that
 //! answer never do, so that nodes cannot wait for each other.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,14 +16,11 @@ use tokio::runtime::Handle;
 
 use crate::cluster_backend::ClusterBackend;
 use crate::cluster_live::{self, ClusterLiveStream};
-use crate::merged_answers::NodeAnswer;
 use crate::merged_intervals::MergedIntervals;
 use crate::node_calls::{ANSWER_TIME, ask_about_telemetry};
+use crate::node_intervals::{IntervalPage, IntervalQuestion};
 use crate::node_live::SharedWatch;
-use crate::node_telemetry::{
-    RowPage, SharedInterval, SharedIntervalQuery, SharedRow, SharedSample, TelemetryQuestion,
-    read_page,
-};
+use crate::node_telemetry::{RowPage, SharedRow, SharedSample, TelemetryQuestion, read_page};
 use crate::state::ApiState;
 use crate::telemetry_backend::{
     IntervalQuery, IntervalRow, LiveTelemetryStream, RowQuery, TelemetryBackend,
@@ -36,6 +33,8 @@ const PAGE_ROWS: usize = 5000;
 const MAX_PAGE_BYTES: usize = 8 << 20;
 /// The same of one node.
 const MAX_NODE_PAGE_BYTES: usize = 1 << 20;
+/// Size of a page of intervals of one node. A message between nodes has up to 8 MiB.
+const MAX_INTERVAL_PAGE_BYTES: usize = 4 << 20;
 /// Devices whose latest values are asked for at a time.
 const LATEST_DEVICES: usize = 500;
 /// Time in which a node answers if the query fails otherwise: exports, which nobody waits for.
@@ -119,26 +118,18 @@ impl ClusterTelemetry {
         for (node, answer) in self.runtime.block_on(join_all(asked)) {
             match answer {
                 Ok(answer) => answers.push((node, answer)),
-                Err(reason) if self.absent == AbsentNodes::Refused => {
-                    let refused = refused(&node, &reason);
-                    self.set_missing(node);
-                    return Err(refused);
-                }
-                Err(reason) => {
-                    tracing::debug!(node, reason, "another node of the cluster did not answer");
-                    self.set_missing(node);
-                }
+                Err(reason) => self.omit(node, &reason)?,
             }
         }
         Ok(answers)
     }
 
-    fn ask_all<T: DeserializeOwned>(
-        &self,
-        question: &TelemetryQuestion,
-    ) -> Result<Vec<(String, T)>, TelemetryBackendError> {
-        let others = self.others()?.into_iter();
-        self.ask(others.map(|node| (node, question.clone())).collect())
+    /// Leaves out a node, or lets the query fail.
+    fn omit(&self, node: String, reason: &str) -> Result<(), TelemetryBackendError> {
+        let refused = (self.absent == AbsentNodes::Refused).then(|| refused(&node, reason));
+        tracing::debug!(node, reason, "another node of the cluster did not answer");
+        self.set_missing(node);
+        refused.map_or(Ok(()), Err)
     }
 }
 
@@ -146,6 +137,12 @@ fn refused(node: &str, reason: &str) -> TelemetryBackendError {
     TelemetryBackendError::Unavailable(format!(
         "the node {node:?} of the cluster, which may have telemetry, does not answer: {reason}. Repeat the request when the node can be reached, or remove the node from the cluster if it does not come back"
     ))
+}
+
+fn without_repetitions(names: &[String]) -> Vec<String> {
+    let mut known = HashSet::new();
+    let first_ones = names.iter().filter(|name| known.insert(*name));
+    first_ones.cloned().collect()
 }
 
 /// Keeps the later sample of each key.
@@ -228,16 +225,10 @@ impl TelemetryReader for ClusterTelemetry {
         query: &RowQuery,
         each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
     ) -> Result<(), TelemetryBackendError> {
-        let mut merge = RowMerge::begin(self, query)?;
-        if merge.is_local_only() {
-            return self.local.rows(query, each);
+        match RowMerge::begin(self, query)? {
+            Some(merge) => merge.pass_rows(|ts_ms, values| Ok(each(ts_ms, values))),
+            None => self.local.rows(query, each),
         }
-        while let Some((ts_ms, values)) = merge.next_row()? {
-            if !each(ts_ms, values) {
-                break;
-            }
-        }
-        Ok(())
     }
 
     fn write_rows(
@@ -247,21 +238,18 @@ impl TelemetryReader for ClusterTelemetry {
         out: &mut Vec<u8>,
         full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) -> Result<usize, TelemetryBackendError> {
-        let mut merge = RowMerge::begin(self, query)?;
-        if merge.is_local_only() {
+        let Some(merge) = RowMerge::begin(self, query)? else {
             return self.local.write_rows(query, separator, out, full);
-        }
+        };
         let mut rows = 0;
-        while let Some((ts_ms, values)) = merge.next_row()? {
+        merge.pass_rows(|ts_ms, values| {
             let values: Map<String, Value> = values.into_iter().collect();
             let row = json!({"ts_ms": ts_ms, "values": values});
             out.extend_from_slice(row.to_string().as_bytes());
             out.push(separator);
             rows += 1;
-            if out.len() >= PIECE_BYTES && !full(out) {
-                break;
-            }
-        }
+            Ok(out.len() < PIECE_BYTES || full(out))
+        })?;
         Ok(rows)
     }
 
@@ -276,41 +264,41 @@ impl TelemetryReader for ClusterTelemetry {
     }
 
     fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError> {
-        let merged = MergedIntervals::of_query(query);
-        let functions = merged.needed_functions();
-        let local = self.local.intervals(&IntervalQuery {
-            functions: functions.clone(),
+        let mut merged = MergedIntervals::new(query);
+        // Intervals of one name would be taken for those of several nodes.
+        let query = IntervalQuery {
+            functions: merged.functions().to_vec(),
+            devices: without_repetitions(&query.devices),
+            keys: without_repetitions(&query.keys),
             ..query.clone()
-        })?;
-        let question = TelemetryQuestion::Intervals(SharedIntervalQuery::new(query, &functions));
-        let mut parts = vec![local];
-        for (_, rows) in self.ask_all::<Vec<SharedInterval>>(&question)? {
-            parts.push(rows.into_iter().map(IntervalRow::from).collect());
-        }
-        let answers = parts.into_iter().map(|rows| {
-            let rows = rows.into_iter().map(|row| {
-                let names = functions.iter().map(|function| function.name().to_owned());
-                let values: Map<String, Value> = names.zip(row.values).collect();
-                json!({"device": row.device, "key": row.key, "ts_ms": row.ts_ms, "values": values})
-            });
-            NodeAnswer {
-                node: String::new(),
-                body: json!({"data": rows.collect::<Vec<_>>()}),
-            }
-        });
-        let mut answer = merged.merge(answers.collect());
-        let Value::Array(rows) = answer["data"].take() else {
-            return Ok(Vec::new());
         };
-        let rows = rows.into_iter().map(|mut row| IntervalRow {
-            device: row["device"].as_str().map(str::to_owned),
-            key: row["key"].as_str().unwrap_or_default().to_owned(),
-            ts_ms: row["ts_ms"].as_i64().unwrap_or_default(),
-            values: (query.functions.iter())
-                .map(|function| row["values"][function.name()].take())
-                .collect(),
-        });
-        Ok(rows.collect())
+        merged.add(self.local.intervals(&query)?)?;
+        let others = self.others()?;
+        let max_bytes = (MAX_PAGE_BYTES / others.len().max(1)).min(MAX_INTERVAL_PAGE_BYTES);
+        let first = IntervalQuestion::new(&query, max_bytes);
+        let questions = others.into_iter().map(|node| (node, first.clone()));
+        let mut questions: BTreeMap<_, _> = questions.collect();
+        while !questions.is_empty() {
+            let asked = questions.iter().map(|(node, question)| {
+                let question = TelemetryQuestion::Intervals(question.clone());
+                (node.clone(), question)
+            });
+            let pages = self.ask::<IntervalPage>(asked.collect())?;
+            let mut next = BTreeMap::new();
+            for (node, page) in pages {
+                let question = questions.remove(&node);
+                match question.map_or(Ok(None), |question| question.after(&page)) {
+                    Ok(Some(question)) => {
+                        next.insert(node, question);
+                    }
+                    Ok(None) => {}
+                    Err(reason) => self.omit(node, &reason)?,
+                }
+                merged.add(page.into_rows())?;
+            }
+            questions = next;
+        }
+        Ok(merged.into_rows())
     }
 
     fn subscribe(
@@ -354,11 +342,11 @@ struct RowMerge<'a> {
 }
 
 impl<'a> RowMerge<'a> {
-    /// Reads the first pages of the other nodes.
+    /// Reads the first pages of the other nodes. `None`: none of them has rows, so that those of this node need not be merged.
     fn begin(
         telemetry: &'a ClusterTelemetry,
         query: &RowQuery,
-    ) -> Result<Self, TelemetryBackendError> {
+    ) -> Result<Option<Self>, TelemetryBackendError> {
         let others = telemetry.others()?;
         let max_page_bytes = (MAX_PAGE_BYTES / (others.len() + 1)).min(MAX_NODE_PAGE_BYTES);
         let nodes = others.into_iter().map(Some);
@@ -375,13 +363,22 @@ impl<'a> RowMerge<'a> {
             max_page_bytes,
         };
         merge.read_others()?;
-        Ok(merge)
+        let mut others = merge.sources.iter().filter(|source| source.node.is_some());
+        let is_local_only = others.all(|source| source.rows.is_empty() && source.rest.is_none());
+        Ok((!is_local_only).then_some(merge))
     }
 
-    /// No other node has rows, so that those of this node need not be merged.
-    fn is_local_only(&self) -> bool {
-        let mut others = self.sources.iter().filter(|source| source.node.is_some());
-        others.all(|source| source.rows.is_empty() && source.rest.is_none())
+    /// Passes rows to `each` until it returns `false`.
+    fn pass_rows(
+        mut self,
+        mut each: impl FnMut(i64, Vec<(String, Value)>) -> Result<bool, TelemetryBackendError>,
+    ) -> Result<(), TelemetryBackendError> {
+        while let Some((ts_ms, values)) = self.next_row()? {
+            if !each(ts_ms, values)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn page_query(&self, rest: &RowQuery) -> RowQuery {
@@ -497,14 +494,13 @@ struct ClusterTable<'a> {
 
 impl TelemetryTable for ClusterTable<'_> {
     fn add(&mut self, query: &RowQuery) -> Result<(), TelemetryBackendError> {
-        let mut merge = RowMerge::begin(self.telemetry, query)?;
-        if merge.is_local_only() {
+        let Some(merge) = RowMerge::begin(self.telemetry, query)? else {
             return self.table.add(query);
-        }
-        while let Some((ts_ms, values)) = merge.next_row()? {
+        };
+        merge.pass_rows(|ts_ms, values| {
             self.table.add_row(&query.device, ts_ms, &values)?;
-        }
-        Ok(())
+            Ok(true)
+        })
     }
 
     fn add_row(

@@ -12,6 +12,12 @@ pub(crate) enum EndpointPlace {
     /// The node that has the object. `path` is that of the route which reads the object, and has the parameter `id`. The
     /// route has the parameter [`NODE`](crate::query_parameters::NODE).
     Object { path: &'static str },
+    /// The node that has the file or transfer with the id in this path parameter.
+    File(&'static str),
+    /// This node. If another node has the file or transfer with the id in this path parameter, the request is rejected.
+    LocalFile(&'static str),
+    /// The handler passes the request on if it belongs to another node.
+    ChosenByHandler,
     /// All nodes; their answers are merged.
     AllNodes(MergedAnswer),
 }
@@ -19,7 +25,7 @@ pub(crate) enum EndpointPlace {
 /// How the answers of nodes become one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum MergedAnswer {
-    /// Pages of numbered rows, whose cursors are the numbers.
+    /// Pages of rows with ids, which are the cursors.
     Rows(MergedRows),
     /// All numbers are added.
     Sum,
@@ -29,8 +35,6 @@ pub(crate) enum MergedAnswer {
     LatestValues,
     /// Rows of telemetry by their times.
     TelemetryRows,
-    /// Intervals of telemetry. Parameters are in the query, or in the body.
-    Intervals,
     /// The statistics of a relay endpoint are added.
     RelayStatus,
     /// Pages of them.
@@ -45,7 +49,7 @@ pub(crate) enum MergedAnswer {
     ExecutedByOwner,
 }
 
-/// Pages of numbered rows.
+/// Pages of rows with the field `id`, a number or a text, which is the cursor of a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MergedRows {
     /// The field with a time by which the newest rows come first, unless the request has a parameter `sort`.

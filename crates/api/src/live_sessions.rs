@@ -14,10 +14,10 @@ use wall_clock::now_ms;
 use crate::alarm_service::AlarmService;
 use crate::blocking::run_blocking;
 use crate::node_live::{LiveAnswer, LiveQuestion, SharedItem, SharedWatch};
-use crate::node_telemetry::{SharedValue, to_reason};
+use crate::shared_value::SharedValue;
 use crate::telemetry_backend::{
     LiveTelemetryItem, LiveTelemetryStream, TelemetryBackend, TelemetryBackendError,
-    TelemetryReader,
+    TelemetryReader, to_reason,
 };
 
 /// Time for which an answer waits for items.

@@ -266,7 +266,7 @@ impl ClusterWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node_telemetry::SharedValue;
+    use crate::shared_value::SharedValue;
 
     fn subscriber(live: &Arc<ClusterLive>, nodes: &[&str]) -> ClusterWatch {
         let shared = SharedWatch::Telemetry {

@@ -1,6 +1,5 @@
 //! A request that all nodes execute: how it is changed for them, and how their answers become one.
 
-use axum::body::Bytes;
 use axum::response::Response;
 use serde_json::Value;
 
@@ -8,7 +7,6 @@ use crate::call;
 use crate::endpoint_place::MergedAnswer;
 use crate::merged_answers::{self, NodeAnswer};
 use crate::merged_endpoints;
-use crate::merged_intervals::MergedIntervals;
 use crate::merged_pages::MergedPages;
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::QueryParameters;
@@ -17,51 +15,27 @@ pub(crate) struct MergedCall {
     merged: MergedAnswer,
     query: QueryParameters,
     pages: Option<MergedPages>,
-    intervals: Option<MergedIntervals>,
 }
 
 impl MergedCall {
-    /// Replaces the body by that for the nodes.
     pub(crate) fn new(
         merged: MergedAnswer,
         query: QueryParameters,
-        body: &mut Bytes,
     ) -> Result<Self, ProblemDetails> {
         let pages = match merged {
             MergedAnswer::Rows(rows) => Some(MergedPages::new(rows, &query)?),
-            _ => None,
-        };
-        let intervals = match merged {
-            MergedAnswer::Intervals if body.is_empty() => Some(MergedIntervals::from_query(&query)),
-            // An invalid body is answered by this node.
-            MergedAnswer::Intervals => {
-                MergedIntervals::from_body(body).map(|(intervals, changed)| {
-                    *body = changed;
-                    intervals
-                })
-            }
             _ => None,
         };
         Ok(Self {
             merged,
             query,
             pages,
-            intervals,
         })
     }
 
     /// The pages of a list, whose cursor is another one for each node.
     pub(crate) fn pages(&self) -> Option<&MergedPages> {
         self.pages.as_ref()
-    }
-
-    /// Query parameters with another value than in the request.
-    pub(crate) fn changed_parameters(&self) -> Vec<(&'static str, String)> {
-        let intervals = self.intervals.iter();
-        let in_query = intervals.filter(|intervals| !intervals.is_in_body);
-        in_query
-            .map(|intervals| ("functions", intervals.functions()))
-            .collect()
     }
 
     /// Whether nodes execute it and answer nothing.
@@ -88,10 +62,9 @@ impl MergedCall {
         answers: Vec<NodeAnswer>,
         missing_nodes: Vec<String>,
     ) -> Result<Response, ProblemDetails> {
-        let body = match (self.pages, self.intervals) {
-            (Some(pages), _) => pages.merge(answers),
-            (None, Some(intervals)) => intervals.merge(answers),
-            (None, None) => match self.merged {
+        let body = match self.pages {
+            Some(pages) => pages.merge(answers),
+            None => match self.merged {
                 MergedAnswer::LatestValues => merged_answers::latest_values(answers),
                 MergedAnswer::DeviceCounts => merged_answers::device_counts(answers),
                 MergedAnswer::TelemetryRows => merged_answers::telemetry_rows(answers, &self.query),

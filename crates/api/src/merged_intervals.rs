@@ -6,287 +6,283 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
-use axum::body::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use series::Aggregate;
 
-use crate::merged_answers::NodeAnswer;
-use crate::query_parameters::QueryParameters;
-use crate::telemetry_backend::{IntervalLength, IntervalQuery};
+use crate::telemetry_backend::{IntervalLength, IntervalQuery, IntervalRow, TelemetryBackendError};
+
+/// Maximum number of intervals per response, as of one node.
+const MAX_INTERVALS: usize = 1_000_000;
 
 pub(crate) struct MergedIntervals {
+    /// Number of the functions of the query, which are the first ones of `functions`.
+    shown_functions: usize,
+    /// The functions that each node is asked for.
     functions: Vec<Aggregate>,
     /// All values of a key are one interval, which begins at the first value of a node.
     is_open: bool,
-    /// The parameters are members of the body, not of the query.
-    pub(crate) is_in_body: bool,
+    /// In the order of the devices and keys in the answers.
+    series: Vec<MergedSeries>,
+    /// Places in `series`.
+    places: HashMap<(Option<String>, String), usize>,
+    count: usize,
+}
+
+struct MergedSeries {
+    /// `None`: all devices, merged.
+    device: Option<String>,
+    key: String,
+    /// Values by function.
+    intervals: BTreeMap<i64, Vec<Value>>,
 }
 
 impl MergedIntervals {
-    /// Of a request whose parameters are in its path.
-    pub(crate) fn from_query(query: &QueryParameters) -> Self {
-        let functions = query.text_value("functions").unwrap_or("avg").split(',');
-        let is_absent = |name: &str| query.text_value(name).is_none();
-        Self {
-            functions: functions.filter_map(Aggregate::from_name).collect(),
-            is_open: ["from_ms", "interval", "interval_ms"]
-                .into_iter()
-                .all(is_absent),
-            is_in_body: false,
-        }
-    }
-
-    /// Of a query of this node.
-    pub(crate) fn of_query(query: &IntervalQuery) -> Self {
-        Self {
-            functions: query.functions.clone(),
-            is_open: query.from_ms.is_none() && query.length == IntervalLength::All,
-            is_in_body: false,
-        }
-    }
-
-    /// Of a request whose parameters are members of its body; also returns the body to send to each node. `None`: the body
-    /// is invalid.
-    pub(crate) fn from_body(body: &[u8]) -> Option<(Self, Bytes)> {
-        let mut query: Value = serde_json::from_slice(body).ok()?;
-        let names = match query.get("functions") {
-            None => &[][..],
-            Some(names) => names.as_array()?,
-        };
-        let names = names.iter();
-        let mut functions: Vec<Aggregate> = names
-            .map(|name| Aggregate::from_name(name.as_str()?))
-            .collect::<Option<_>>()?;
-        if functions.is_empty() {
-            functions.push(Aggregate::Avg);
-        }
-        let merged = Self {
-            functions,
-            // The begin is required.
-            is_open: false,
-            is_in_body: true,
-        };
-        query.as_object_mut()?.insert(
-            "functions".to_owned(),
-            merged.functions().split(',').collect(),
-        );
-        Some((merged, query.to_string().into()))
-    }
-
-    /// The functions to ask each node for.
-    pub(crate) fn needed_functions(&self) -> Vec<Aggregate> {
-        let mut functions = self.functions.clone();
+    pub(crate) fn new(query: &IntervalQuery) -> Self {
+        let mut functions = query.functions.clone();
         // The average of several parts needs them.
         for needed in [Aggregate::Count, Aggregate::Sum] {
-            if self.functions.contains(&Aggregate::Avg) && !self.functions.contains(&needed) {
+            if functions.contains(&Aggregate::Avg) && !functions.contains(&needed) {
                 functions.push(needed);
             }
         }
-        functions
+        Self {
+            shown_functions: query.functions.len(),
+            functions,
+            is_open: query.from_ms.is_none() && query.length == IntervalLength::All,
+            series: Vec::new(),
+            places: HashMap::new(),
+            count: 0,
+        }
     }
 
-    /// The same as names, separated by commas.
-    pub(crate) fn functions(&self) -> String {
-        let functions = self.needed_functions();
-        let names: Vec<&str> = functions.iter().map(|one| one.name()).collect();
-        names.join(",")
+    /// The functions to ask each node for.
+    pub(crate) fn functions(&self) -> &[Aggregate] {
+        &self.functions
     }
 
-    pub(crate) fn merge(&self, answers: Vec<NodeAnswer>) -> Value {
-        // In the order of the devices and keys in the answers.
-        let mut series: Vec<BTreeMap<i64, Value>> = Vec::new();
-        let mut places = HashMap::new();
-        for mut answer in answers {
-            let Value::Array(rows) = answer.body["data"].take() else {
-                continue;
+    /// Adds intervals of a node.
+    ///
+    /// # Errors
+    /// If there are too many intervals for one response.
+    pub(crate) fn add(
+        &mut self,
+        rows: impl IntoIterator<Item = IntervalRow>,
+    ) -> Result<(), TelemetryBackendError> {
+        // Rows of one series follow each other.
+        let mut current: Option<usize> = None;
+        for row in rows {
+            let known = current.filter(|at| {
+                let series = &self.series[*at];
+                series.device == row.device && series.key == row.key
+            });
+            let at = known.unwrap_or_else(|| self.place_of(row.device, row.key));
+            current = Some(at);
+            let intervals = &mut self.series[at].intervals;
+            let known = match self.is_open {
+                true => intervals.pop_first(),
+                false => intervals.remove_entry(&row.ts_ms),
             };
-            for row in rows {
-                let (Some(key), Some(ts_ms)) = (row["key"].as_str(), row["ts_ms"].as_i64()) else {
-                    continue;
-                };
-                // `None`: all devices, merged.
-                let device = row["device"].as_str().map(str::to_owned);
-                let at = *places.entry((device, key.to_owned())).or_insert_with(|| {
-                    series.push(BTreeMap::new());
-                    series.len() - 1
+            let (ts_ms, values) = match known {
+                None => {
+                    self.count += 1;
+                    (row.ts_ms, row.values)
+                }
+                Some((ts_ms, values)) => {
+                    let values = combine(&self.functions, values, row.values);
+                    (ts_ms.min(row.ts_ms), values)
+                }
+            };
+            intervals.insert(ts_ms, values);
+            if self.count > MAX_INTERVALS {
+                return Err(TelemetryBackendError::Parameter {
+                    name: "interval_ms",
+                    detail: format!(
+                        "expected a length that gives at most {MAX_INTERVALS} intervals"
+                    ),
                 });
-                let intervals = &mut series[at];
-                let known = match self.is_open {
-                    true => intervals.pop_first(),
-                    false => intervals.remove(&ts_ms).map(|known| (ts_ms, known)),
-                };
-                let (ts_ms, row) = match known {
-                    None => (ts_ms, row),
-                    Some((known_ms, known)) => (ts_ms.min(known_ms), combine(known, row)),
-                };
-                intervals.insert(ts_ms, row);
             }
         }
-        let rows = series.into_iter().flatten();
-        let rows = rows.map(|(ts_ms, mut row)| {
-            row["ts_ms"] = ts_ms.into();
-            let all = row["values"].take();
-            let names = self.functions.iter().map(|function| function.name());
-            let values = names.map(|name| (name.to_owned(), all[name].clone()));
-            row["values"] = Value::Object(values.collect());
-            row
-        });
-        json!({"data": rows.collect::<Vec<_>>()})
+        Ok(())
+    }
+
+    fn place_of(&mut self, device: Option<String>, key: String) -> usize {
+        let series = &mut self.series;
+        let place = self.places.entry((device.clone(), key.clone()));
+        *place.or_insert_with(|| {
+            series.push(MergedSeries {
+                device,
+                key,
+                intervals: BTreeMap::new(),
+            });
+            series.len() - 1
+        })
+    }
+
+    pub(crate) fn into_rows(self) -> Vec<IntervalRow> {
+        let mut rows = Vec::with_capacity(self.count);
+        for series in self.series {
+            rows.extend(series.intervals.into_iter().map(|(ts_ms, mut values)| {
+                values.truncate(self.shown_functions);
+                IntervalRow {
+                    device: series.device.clone(),
+                    key: series.key.clone(),
+                    ts_ms,
+                    values,
+                }
+            }));
+        }
+        rows
     }
 }
 
 /// Two parts of an interval.
-fn combine(mut one: Value, other: Value) -> Value {
-    let (Some(left), Some(right)) = (one["values"].as_object(), other["values"].as_object()) else {
-        return one;
+fn combine(functions: &[Aggregate], left: Vec<Value>, right: Vec<Value>) -> Vec<Value> {
+    let parts = functions.iter().zip(left.into_iter().zip(right));
+    let mut values: Vec<Value> = parts
+        .map(|(function, (left, right))| combine_values(*function, left, right))
+        .collect();
+    let number_of = |wanted: Aggregate| {
+        let at = functions.iter().position(|function| *function == wanted)?;
+        values.get(at)?.as_f64()
     };
-    let mut values = Map::new();
-    for (name, left) in left {
-        let right = right.get(name).unwrap_or(&Value::Null);
-        values.insert(name.clone(), combine_values(name, left, right));
+    if let (Some(sum), Some(count)) = (number_of(Aggregate::Sum), number_of(Aggregate::Count)) {
+        let averages = functions.iter().zip(&mut values);
+        for (_, value) in averages.filter(|(function, _)| **function == Aggregate::Avg) {
+            *value = json!(sum / count);
+        }
     }
-    if let (Some(sum), Some(count), true) = (
-        values.get("sum").and_then(Value::as_f64),
-        values.get("count").and_then(Value::as_f64),
-        values.contains_key("avg"),
-    ) {
-        values.insert("avg".to_owned(), json!(sum / count));
-    }
-    one["values"] = Value::Object(values);
-    one
+    values
 }
 
-fn combine_values(function: &str, left: &Value, right: &Value) -> Value {
+fn combine_values(function: Aggregate, left: Value, right: Value) -> Value {
     let (Some(left_number), Some(right_number)) = (left.as_f64(), right.as_f64()) else {
-        let known = if left.is_null() { right } else { left };
-        return known.clone();
+        return if left.is_null() { right } else { left };
     };
-    let kept = |wanted: Ordering| match left_number.total_cmp(&right_number) == wanted {
-        true => left.clone(),
-        false => right.clone(),
-    };
+    let is_left = |wanted: Ordering| left_number.total_cmp(&right_number) == wanted;
     match function {
-        "min" => kept(Ordering::Less),
-        "max" => kept(Ordering::Greater),
-        "count" | "sum" => match (left.as_i64(), right.as_i64()) {
+        Aggregate::Min if !is_left(Ordering::Less) => right,
+        Aggregate::Max if !is_left(Ordering::Greater) => right,
+        Aggregate::Count | Aggregate::Sum => match (left.as_i64(), right.as_i64()) {
             (Some(left), Some(right)) => left
                 .checked_add(right)
                 .map_or_else(|| json!(left_number + right_number), Value::from),
             _ => json!(left_number + right_number),
         },
-        _ => left.clone(),
+        _ => left,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query_parameters::{Parameter, text_parameter};
 
-    const KNOWN: [Parameter; 3] = [
-        text_parameter("functions", ""),
-        text_parameter("from_ms", ""),
-        text_parameter("interval_ms", ""),
-    ];
-
-    fn intervals(query: &str) -> MergedIntervals {
-        let uri = format!("/x?{query}").parse().unwrap();
-        MergedIntervals::from_query(&QueryParameters::read(&uri, &KNOWN).unwrap())
+    fn query(functions: &[Aggregate], from_ms: Option<i64>) -> IntervalQuery {
+        IntervalQuery {
+            devices: vec!["d".to_owned(), "e".to_owned()],
+            keys: vec!["t".to_owned()],
+            from_ms,
+            to_ms: 100,
+            length: match from_ms {
+                Some(_) => IntervalLength::Ms(10),
+                None => IntervalLength::All,
+            },
+            origin_ms: None,
+            time_zone: None,
+            functions: functions.to_vec(),
+            merged: false,
+        }
     }
 
-    fn answer(rows: &[(i64, Value)]) -> NodeAnswer {
-        let rows = rows.iter().map(
-            |(ts_ms, values)| json!({"device": "d", "key": "t", "ts_ms": ts_ms, "values": values}),
-        );
-        NodeAnswer {
-            node: "a".to_owned(),
-            body: json!({"data": rows.collect::<Vec<_>>()}),
+    fn row(device: Option<&str>, ts_ms: i64, values: Value) -> IntervalRow {
+        IntervalRow {
+            device: device.map(str::to_owned),
+            key: "t".to_owned(),
+            ts_ms,
+            values: values.as_array().unwrap().clone(),
         }
+    }
+
+    /// Device, time and values.
+    fn shown(merged: MergedIntervals) -> Vec<Value> {
+        let rows = merged.into_rows().into_iter();
+        rows.map(|row| json!([row.device, row.ts_ms, row.values]))
+            .collect()
     }
 
     #[test]
     fn intervals_of_nodes_are_combined() {
-        let merged = intervals("functions=avg,min,max&from_ms=0&interval_ms=10");
-        assert_eq!(merged.functions(), "avg,min,max,count,sum");
-        let merged = merged.merge(vec![
-            answer(&[
-                (
-                    0,
-                    json!({"avg": 2.0, "min": 1, "max": 3, "count": 2, "sum": 4}),
-                ),
-                (
-                    10,
-                    json!({"avg": 5.0, "min": 5, "max": 5, "count": 1, "sum": 5}),
-                ),
-            ]),
-            answer(&[
-                (
-                    10,
-                    json!({"avg": 8.0, "min": 8, "max": 8, "count": 2, "sum": 16}),
-                ),
-                (
-                    20,
-                    json!({"avg": 1.0, "min": 1, "max": 1, "count": 1, "sum": 1}),
-                ),
-            ]),
-        ]);
-        let rows: Vec<_> = merged["data"].as_array().unwrap().iter().collect();
-        let times: Vec<_> = rows.iter().map(|row| &row["ts_ms"]).collect();
-        assert_eq!(times, [0, 10, 20]);
-        assert_eq!(rows[0]["values"], json!({"avg": 2.0, "min": 1, "max": 3}));
-        assert_eq!(rows[1]["values"], json!({"avg": 7.0, "min": 5, "max": 8}));
+        let functions = [Aggregate::Avg, Aggregate::Min, Aggregate::Max];
+        let mut merged = MergedIntervals::new(&query(&functions, Some(0)));
+        let names: Vec<_> = merged.functions().iter().map(|one| one.name()).collect();
+        assert_eq!(names, ["avg", "min", "max", "count", "sum"]);
+        let own = [
+            row(Some("d"), 0, json!([2.0, 1, 3, 2, 4])),
+            row(Some("d"), 10, json!([5.0, 5, 5, 1, 5])),
+        ];
+        merged.add(own).unwrap();
+        let others = [
+            row(Some("d"), 10, json!([8.0, 8, 8, 2, 16])),
+            row(Some("d"), 20, json!([1.0, 1, 1, 1, 1])),
+        ];
+        merged.add(others).unwrap();
+        assert_eq!(
+            shown(merged),
+            [
+                json!(["d", 0, [2.0, 1, 3]]),
+                json!(["d", 10, [7.0, 5, 8]]),
+                json!(["d", 20, [1.0, 1, 1]]),
+            ]
+        );
     }
 
     #[test]
     fn intervals_of_several_devices_are_combined() {
-        let query = json!({"devices": ["d", "e"], "keys": ["t"], "from_ms": 0, "interval_ms": 10});
-        let (merged, body) = MergedIntervals::from_body(query.to_string().as_bytes()).unwrap();
-        let body: Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(body["functions"], json!(["avg", "count", "sum"]));
-        assert_eq!(body["devices"], query["devices"]);
-        let row = |device: Option<&str>, ts_ms: i64, value: f64| {
-            json!({"device": device, "key": "t", "ts_ms": ts_ms,
-                "values": {"avg": value, "count": 1, "sum": value}})
-        };
-        let answer = |rows: Value| NodeAnswer {
-            node: "a".to_owned(),
-            body: json!({"data": rows}),
-        };
-        let combined = merged.merge(vec![
-            answer(json!([row(Some("d"), 0, 1.0), row(Some("e"), 0, 5.0)])),
-            answer(json!([row(Some("d"), 0, 3.0), row(Some("d"), 10, 7.0)])),
-        ]);
-        let rows = combined["data"].as_array().unwrap().iter();
-        let rows: Vec<_> = rows
-            .map(|row| json!([row["device"], row["ts_ms"], row["values"]]))
-            .collect();
+        let mut merged = MergedIntervals::new(&query(&[Aggregate::Avg], Some(0)));
+        let own = [
+            row(Some("d"), 0, json!([1.0, 1, 1.0])),
+            row(Some("e"), 0, json!([5.0, 1, 5.0])),
+        ];
+        merged.add(own).unwrap();
+        // Page by page.
+        merged
+            .add([row(Some("d"), 0, json!([3.0, 1, 3.0]))])
+            .unwrap();
+        merged
+            .add([row(Some("d"), 10, json!([7.0, 1, 7.0]))])
+            .unwrap();
         assert_eq!(
-            rows,
+            shown(merged),
             [
-                json!(["d", 0, {"avg": 2.0}]),
-                json!(["d", 10, {"avg": 7.0}]),
-                json!(["e", 0, {"avg": 5.0}]),
+                json!(["d", 0, [2.0]]),
+                json!(["d", 10, [7.0]]),
+                json!(["e", 0, [5.0]]),
             ]
         );
-        let combined = merged.merge(vec![
-            answer(json!([row(None, 0, 1.0)])),
-            answer(json!([row(None, 0, 2.0)])),
-        ]);
-        assert_eq!(combined["data"][0]["values"]["avg"], 1.5);
-        assert!(MergedIntervals::from_body(br#"{"functions": ["mode"]}"#).is_none());
-        assert!(MergedIntervals::from_body(br#"{"functions": "max"}"#).is_none());
-        assert!(MergedIntervals::from_body(b"[]").is_none());
+        let mut merged = MergedIntervals::new(&query(&[Aggregate::Avg], Some(0)));
+        merged.add([row(None, 0, json!([1.0, 1, 1.0]))]).unwrap();
+        merged.add([row(None, 0, json!([2.0, 1, 2.0]))]).unwrap();
+        assert_eq!(shown(merged), [json!([null, 0, [1.5]])]);
     }
 
     #[test]
     fn an_interval_of_everything_begins_at_the_first_value() {
-        let merged = intervals("functions=sum");
-        let merged = merged.merge(vec![
-            answer(&[(7, json!({"sum": 1}))]),
-            answer(&[(5, json!({"sum": 2}))]),
-        ]);
-        assert_eq!(merged["data"][0]["ts_ms"], 5);
-        assert_eq!(merged["data"][0]["values"]["sum"], 3);
-        assert_eq!(merged["data"].as_array().unwrap().len(), 1);
+        let mut merged = MergedIntervals::new(&query(&[Aggregate::Sum], None));
+        merged.add([row(Some("d"), 7, json!([1]))]).unwrap();
+        merged.add([row(Some("d"), 5, json!([2]))]).unwrap();
+        assert_eq!(shown(merged), [json!(["d", 5, [3]])]);
+    }
+
+    #[test]
+    fn too_many_intervals_are_rejected() {
+        let mut merged = MergedIntervals::new(&query(&[Aggregate::Count], Some(0)));
+        let rows = |begin: usize| {
+            let times = begin..begin + MAX_INTERVALS / 2;
+            times.map(|ts_ms| row(Some("d"), ts_ms as i64, json!([1])))
+        };
+        merged.add(rows(0)).unwrap();
+        merged.add(rows(MAX_INTERVALS / 2)).unwrap();
+        // The same intervals at another node are no further ones.
+        merged.add(rows(0)).unwrap();
+        assert!(merged.add([row(Some("e"), 0, json!([1]))]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Merges the pages of a list of numbered rows that several nodes have.
+//! Merges the pages of a list of rows with ids that several nodes have.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{AFTER, PageCursor, QueryParameters};
 use crate::sorted_list::SortOrder;
 
-/// The pages of a list of numbered rows.
+/// The pages of a list of rows with ids: numbers or texts.
 ///
 /// The rows of nodes are merged by a time, or by the field of the parameter `sort`. A cursor of the merged list contains
 /// the cursor of each node, so that the next page can be read at any node. With `sort`, it is the same for all nodes.
@@ -67,8 +67,8 @@ impl MergedPages {
                 let value = |row: &Value| (self.rows.sort_value)(row, &order.field);
                 let (left_value, right_value) = (value(left), value(right));
                 order.compare(
-                    (&left_value, &padded_id(left)),
-                    (&right_value, &padded_id(right)),
+                    (&left_value, &sorted_id(left)),
+                    (&right_value, &sorted_id(right)),
                 )
             }
             // The newest first.
@@ -116,7 +116,7 @@ impl MergedPages {
         if let Some(order) = &self.order {
             let row = last?;
             let value = (self.rows.sort_value)(row, &order.field);
-            return Some(order.cursor(&value, &padded_id(row)).encode());
+            return Some(order.cursor(&value, &sorted_id(row)).encode());
         }
         for page in pages {
             let cursor = match page.taken {
@@ -127,7 +127,10 @@ impl MergedPages {
                     None => continue,
                 },
                 taken => {
-                    let id = page.rows[taken - 1]["id"].to_string();
+                    let id = match &page.rows[taken - 1]["id"] {
+                        Value::String(id) => id.clone(),
+                        number => number.to_string(),
+                    };
                     Some(PageCursor::new(&id, "").encode())
                 }
             };
@@ -167,9 +170,12 @@ impl NodePage {
     }
 }
 
-/// The number of a row with leading zeros, as in the cursors of one node.
-fn padded_id(row: &Value) -> String {
-    format!("{:020}", row["id"].as_u64().unwrap_or_default())
+/// The id of a row as in the cursors of a sorted list of one node: a number with leading zeros, or a text.
+fn sorted_id(row: &Value) -> String {
+    match &row["id"] {
+        Value::String(id) => id.clone(),
+        number => format!("{:020}", number.as_u64().unwrap_or_default()),
+    }
 }
 
 #[cfg(test)]
@@ -263,6 +269,34 @@ mod tests {
                 assert_eq!(times, [7, 6, 5, 4, 3, 2, 1], "{page} rows, limit {limit}");
             }
         }
+    }
+
+    #[test]
+    fn ids_may_be_texts() {
+        let page = |ids: &[&str]| {
+            let rows = ids
+                .iter()
+                .map(|id| json!({"id": id, "at": id.len(), "size": 1}));
+            json!({"data": rows.collect::<Vec<_>>(), "next": null})
+        };
+        let merged = |text: &str, pages_of: [&[&str]; 2]| {
+            let pages = MergedPages::new(BY_TIME, &query(text)).unwrap();
+            let answers = ["a", "b"].into_iter().zip(pages_of);
+            let answers = answers.map(|(node, ids)| answer(node, page(ids)));
+            pages.merge(answers.collect())
+        };
+        let first = merged("limit=2", [&["aaaa", "aa"], &["bbb", "b"]]);
+        assert_eq!(first["data"][1]["id"], "bbb");
+        let text = format!("limit=2&after={}", first["next"].as_str().unwrap());
+        let pages = MergedPages::new(BY_TIME, &query(&text)).unwrap();
+        let cursor = |id: &str| Some(Some(PageCursor::new(id, "").encode()));
+        assert_eq!(pages.cursor_of("a"), cursor("aaaa"));
+        assert_eq!(pages.cursor_of("b"), cursor("bbb"));
+        // Rows with equal values are in the order of their ids, at whichever node they are.
+        let first = merged("limit=3&sort=size", [&["aa", "aaaa"], &["b", "bbb"]]);
+        let ids = first["data"].as_array().unwrap().iter();
+        let ids: Vec<_> = ids.map(|row| row["id"].as_str().unwrap()).collect();
+        assert_eq!(ids, ["aa", "aaaa", "b"]);
     }
 
     #[test]

@@ -16,7 +16,9 @@ use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::response::Response;
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use outbound::url_encoding::url_encode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,7 @@ use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::live_sessions::POLL_TIME;
 use crate::merged_answers::NodeAnswer;
 use crate::merged_calls::MergedCall;
+use crate::node_files::{self, FilePart, FileQuestion};
 use crate::node_lists::{self, ListQuestion, ListRows};
 use crate::node_live::LiveQuestion;
 use crate::node_telemetry::{self, TelemetryQuestion};
@@ -51,12 +54,17 @@ const MAX_BODY_BYTES: usize = 900 << 10;
 /// Maximum size of the response. A message between nodes has up to 8 MiB.
 const MAX_RESPONSE_BYTES: usize = 7 << 20;
 /// Fields of a request that are passed on.
-const REQUEST_FIELDS: [HeaderName; 4] = [
+static REQUEST_FIELDS: [HeaderName; 7] = [
     header::CONTENT_TYPE,
     header::ACCEPT,
     header::IF_MATCH,
     header::IF_NONE_MATCH,
+    header::IF_RANGE,
+    header::RANGE,
+    TUS_RESUMABLE,
 ];
+/// The version of tus that a client uses.
+const TUS_RESUMABLE: HeaderName = HeaderName::from_static("tus-resumable");
 /// Fields of a response that belong to the connection.
 const CONNECTION_FIELDS: [HeaderName; 3] = [
     header::CONNECTION,
@@ -100,6 +108,8 @@ enum NodeQuestion {
     List(ListQuestion),
     /// Is answered with JSON.
     Live(LiveQuestion),
+    /// Is answered with JSON, or with bytes of a file.
+    File(FileQuestion),
 }
 
 /// The head of a response.
@@ -124,6 +134,8 @@ pub(crate) enum CallOutcome {
     /// It is to be executed here.
     NotExecuted(Body),
     Answered(Response),
+    /// By another node. If the response is the content of a file, its body is still to be added.
+    AnsweredBy(String, Response),
 }
 
 impl NodeCall {
@@ -151,7 +163,7 @@ impl NodeCall {
     }
 
     /// A request that reads something, of the same caller.
-    fn reading(&self, uri: String) -> Self {
+    pub(crate) fn reading(&self, uri: String) -> Self {
         Self {
             method: Method::GET.to_string(),
             uri,
@@ -239,7 +251,20 @@ async fn answer_here(app: Arc<ApiState>, request: Bytes) -> Result<Vec<u8>, Stri
             let (telemetry, alarms) = (app.telemetry_backend.clone(), app.alarms.clone());
             app.live_sessions.answer(telemetry, alarms, question).await
         }
+        NodeQuestion::File(question) => node_files::answer(&app.files, question).await,
     }
+}
+
+/// Asks another node for the piece at an offset of a part of a file.
+pub(crate) async fn ask_for_piece(
+    app: &ApiState,
+    node: &str,
+    part: FilePart,
+    at: u64,
+    limit: Duration,
+) -> Result<Bytes, String> {
+    let question = NodeQuestion::File(FileQuestion::Piece { part, at });
+    ask_for_bytes(app, node, question, limit).await
 }
 
 /// Asks another node about its live telemetry and changes of alarms.
@@ -270,12 +295,20 @@ async fn ask<T: DeserializeOwned>(
     question: NodeQuestion,
     limit: Duration,
 ) -> Result<T, String> {
+    read_json(&ask_for_bytes(app, node, question, limit).await?)
+}
+
+async fn ask_for_bytes(
+    app: &ApiState,
+    node: &str,
+    question: NodeQuestion,
+    limit: Duration,
+) -> Result<Bytes, String> {
     let cluster = app.program.cluster_backend();
     let cluster = cluster.ok_or("this node is in no cluster")?;
     let request = encode(&question, b"")?;
     let answer = tokio::time::timeout(limit, cluster.call(node, request)).await;
-    let answer = answer.map_err(|_| format!("it does not answer within {} s", limit.as_secs()))?;
-    read_json(&answer?)
+    answer.map_err(|_| format!("it does not answer within {} s", limit.as_secs()))?
 }
 
 /// Asks another node about its telemetry.
@@ -426,6 +459,15 @@ pub(crate) async fn execute(
                 None => node_of_object(app, cluster, &call.reading(path)).await?,
             }
         }
+        EndpointPlace::ChosenByHandler => None,
+        EndpointPlace::File(parameter) => node_of_file(app, cluster, value_of(parameter)).await?,
+        EndpointPlace::LocalFile(parameter) => {
+            let id = value_of(parameter);
+            match node_of_file(app, cluster, id).await? {
+                Some(node) => return Err(misdirected_upload(id, &node)),
+                None => None,
+            }
+        }
         EndpointPlace::AllNodes(answer) => {
             let body = whole_body(body, "all nodes").await?;
             let merged = merge_all(app, cluster, answer, endpoint, &call, body).await?;
@@ -437,12 +479,37 @@ pub(crate) async fn execute(
     };
     let body = whole_body(body, &format!("the node {node:?}")).await?;
     let answer = execute_at(cluster, &node, &call, &body).await;
-    let answer = answer.map_err(|reason| {
-        ProblemDetails::unavailable(format!(
-            "The node {node:?}, which has the object, has not confirmed the request, which it may have executed: {reason}."
-        ))
-    })?;
-    Ok(CallOutcome::Answered(to_response(answer)?))
+    let answer = answer.map_err(|reason| not_confirmed(&node, &reason))?;
+    Ok(CallOutcome::AnsweredBy(node, to_response(answer)?))
+}
+
+fn not_confirmed(node: &str, reason: &str) -> ProblemDetails {
+    ProblemDetails::unavailable(format!(
+        "The node {node:?}, which has the object, has not confirmed the request, which it may have executed: {reason}."
+    ))
+}
+
+/// Executes a request without a body at another node.
+pub(crate) async fn execute_at_node(
+    app: &ApiState,
+    node: &str,
+    call: &NodeCall,
+) -> Result<Response, ProblemDetails> {
+    let cluster = app.program.cluster_backend();
+    let cluster = cluster
+        .ok_or_else(|| ProblemDetails::unavailable("This node is in no cluster any more."))?;
+    let answer = execute_at(cluster, node, call, &Bytes::new()).await;
+    to_response(answer.map_err(|reason| not_confirmed(node, &reason))?)
+}
+
+/// The problem of a request that continues an upload at another node.
+fn misdirected_upload(id: &str, node: &str) -> ProblemDetails {
+    ProblemDetails::new(
+        StatusCode::MISDIRECTED_REQUEST,
+        format!(
+            "The upload {id:?} is at the node {node:?}, where it was begun; continue it there, or begin a new one."
+        ),
+    )
 }
 
 /// The body of a request that is passed on to other nodes.
@@ -465,7 +532,10 @@ impl NodeCall {
     }
 }
 
-fn named_node(cluster: &dyn ClusterBackend, node: &str) -> Result<String, ProblemDetails> {
+pub(crate) fn named_node(
+    cluster: &dyn ClusterBackend,
+    node: &str,
+) -> Result<String, ProblemDetails> {
     let is_known =
         node == cluster.node() || cluster.other_nodes().iter().any(|known| known == node);
     match is_known {
@@ -529,6 +599,47 @@ async fn node_of_device(
     }
     let presences = presences(app, cluster, vec![id.to_owned()]).await?;
     Ok(presences.latest(0).map(|(node, _)| node.to_owned()))
+}
+
+/// The other node that has a file or transfer. Ids of files are random, so that nodes have different ones. `None`: this node has
+/// it, or no node has.
+///
+/// # Errors
+/// If no node that answers has it, and a node does not answer.
+pub(crate) async fn node_of_file(
+    app: &ApiState,
+    cluster: &dyn ClusterBackend,
+    id: &str,
+) -> Result<Option<String>, ProblemDetails> {
+    let is_here = node_files::has_file(&app.files, id).await;
+    if is_here.map_err(ProblemDetails::unavailable)? {
+        return Ok(None);
+    }
+    let others = cluster.other_nodes().into_iter();
+    let mut asked: FuturesUnordered<_> = others
+        .map(|node| async move {
+            let question = NodeQuestion::File(FileQuestion::Presence { id: id.to_owned() });
+            let answer = ask::<bool>(app, &node, question, ANSWER_TIME).await;
+            (node, answer)
+        })
+        .collect();
+    let mut missing = Vec::new();
+    // The others need not answer when one has it.
+    while let Some((node, answer)) = asked.next().await {
+        match answer {
+            Ok(true) => return Ok(Some(node)),
+            Ok(false) => {}
+            Err(reason) => {
+                tracing::debug!(node, reason, "another node of the cluster did not answer");
+                missing.push(node);
+            }
+        }
+    }
+    missing.sort();
+    match missing.is_empty() {
+        true => Ok(None),
+        false => Err(not_found_where_answered(&missing)),
+    }
 }
 
 /// The node that has an object, which `reading` reads. `None`: no node has it.
@@ -597,13 +708,9 @@ async fn merge_all(
     merged: MergedAnswer,
     endpoint: &Endpoint,
     call: &NodeCall,
-    mut body: Bytes,
+    body: Bytes,
 ) -> Result<Response, ProblemDetails> {
-    let mut call = call.clone();
-    let merged = MergedCall::new(merged, call.query(endpoint)?, &mut body)?;
-    for (name, value) in merged.changed_parameters() {
-        call = call.with_query_parameter(name, Some(&value));
-    }
+    let merged = MergedCall::new(merged, call.query(endpoint)?)?;
     let call_of = |node: &str| match merged.pages() {
         Some(pages) => {
             Some(call.with_query_parameter(AFTER.name, pages.cursor_of(node)?.as_deref()))

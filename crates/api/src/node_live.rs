@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::alarm_watch::AlarmWatchFilter;
-use crate::node_telemetry::SharedValue;
+use crate::shared_value::SharedValue;
 
 /// What a node asks another about items that arrive there.
 #[derive(Debug, Clone, Serialize, Deserialize)]

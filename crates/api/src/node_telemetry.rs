@@ -3,18 +3,15 @@
 //! Questions and answers are JSON. The node that asks has checked the permissions of its caller.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use series::Aggregate;
 
+use crate::node_intervals::{IntervalQuestion, interval_page};
+use crate::shared_value::{SharedValue, size_of};
 use crate::telemetry_backend::{
-    CalendarUnit, IntervalLength, IntervalQuery, IntervalRow, RowQuery, TelemetryBackendError,
-    TelemetryReader, TelemetrySample,
+    RowQuery, TelemetryBackendError, TelemetryReader, TelemetrySample, to_reason,
 };
 
 /// Values of an answer with the latest values, in bytes. The other devices are left out, and asked for again.
 const MAX_LATEST_BYTES: usize = 2 << 20;
-/// Size of a value without its texts.
-const BYTES_PER_VALUE: usize = 48;
 
 /// What a node asks another about its telemetry. Devices that the other one does not have, have no telemetry there.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,60 +24,8 @@ pub(crate) enum TelemetryQuestion {
     },
     /// Is answered with a [`RowPage`].
     Rows { query: RowQuery, max_bytes: usize },
-    /// Is answered with a list of [`SharedInterval`].
-    Intervals(SharedIntervalQuery),
-}
-
-/// A value; that of a number has all its bits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum SharedValue {
-    #[serde(rename = "b")]
-    Bool(bool),
-    #[serde(rename = "i")]
-    Int(i64),
-    /// The bits of a number with fractional digits, which may not be the same after reading them as decimal digits.
-    #[serde(rename = "f")]
-    Float(u64),
-    #[serde(rename = "t")]
-    Text(String),
-    #[serde(rename = "j")]
-    Json(Value),
-}
-
-impl From<Value> for SharedValue {
-    fn from(value: Value) -> Self {
-        match value {
-            Value::Bool(value) => Self::Bool(value),
-            Value::String(text) => Self::Text(text),
-            Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-                (Some(value), _) => Self::Int(value),
-                (None, Some(value)) => Self::Float(value.to_bits()),
-                (None, None) => Self::Json(Value::Number(number)),
-            },
-            value @ (Value::Null | Value::Array(_) | Value::Object(_)) => Self::Json(value),
-        }
-    }
-}
-
-impl From<SharedValue> for Value {
-    fn from(value: SharedValue) -> Self {
-        match value {
-            SharedValue::Bool(value) => value.into(),
-            SharedValue::Int(value) => value.into(),
-            SharedValue::Float(bits) => f64::from_bits(bits).into(),
-            SharedValue::Text(text) => text.into(),
-            SharedValue::Json(value) => value,
-        }
-    }
-}
-
-fn size_of(value: &SharedValue) -> usize {
-    BYTES_PER_VALUE
-        + match value {
-            SharedValue::Text(text) => text.len(),
-            SharedValue::Json(value) => value.to_string().len(),
-            SharedValue::Bool(_) | SharedValue::Int(_) | SharedValue::Float(_) => 0,
-        }
+    /// Is answered with an [`IntervalPage`](crate::node_intervals::IntervalPage).
+    Intervals(IntervalQuestion),
 }
 
 /// The latest value of a key.
@@ -124,132 +69,6 @@ pub(crate) struct RowPage {
     pub(crate) rows: Vec<SharedRow>,
     /// No rows follow.
     pub(crate) is_last: bool,
-}
-
-/// Like [`IntervalQuery`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct SharedIntervalQuery {
-    devices: Vec<String>,
-    keys: Vec<String>,
-    from_ms: Option<i64>,
-    to_ms: i64,
-    length: SharedLength,
-    origin_ms: Option<i64>,
-    time_zone: Option<String>,
-    functions: Vec<String>,
-    merged: bool,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum SharedLength {
-    All,
-    Ms(i64),
-    Day,
-    Week,
-    WeekFromSunday,
-    Month,
-    Quarter,
-    Year,
-}
-
-impl From<IntervalLength> for SharedLength {
-    fn from(length: IntervalLength) -> Self {
-        match length {
-            IntervalLength::All => Self::All,
-            IntervalLength::Ms(ms) => Self::Ms(ms),
-            IntervalLength::Calendar(unit) => match unit {
-                CalendarUnit::Day => Self::Day,
-                CalendarUnit::Week => Self::Week,
-                CalendarUnit::WeekFromSunday => Self::WeekFromSunday,
-                CalendarUnit::Month => Self::Month,
-                CalendarUnit::Quarter => Self::Quarter,
-                CalendarUnit::Year => Self::Year,
-            },
-        }
-    }
-}
-
-impl From<SharedLength> for IntervalLength {
-    fn from(length: SharedLength) -> Self {
-        Self::Calendar(match length {
-            SharedLength::All => return Self::All,
-            SharedLength::Ms(ms) => return Self::Ms(ms),
-            SharedLength::Day => CalendarUnit::Day,
-            SharedLength::Week => CalendarUnit::Week,
-            SharedLength::WeekFromSunday => CalendarUnit::WeekFromSunday,
-            SharedLength::Month => CalendarUnit::Month,
-            SharedLength::Quarter => CalendarUnit::Quarter,
-            SharedLength::Year => CalendarUnit::Year,
-        })
-    }
-}
-
-impl SharedIntervalQuery {
-    /// `functions` replace those of the query.
-    pub(crate) fn new(query: &IntervalQuery, functions: &[Aggregate]) -> Self {
-        let names = functions.iter().map(|function| function.name().to_owned());
-        Self {
-            devices: query.devices.clone(),
-            keys: query.keys.clone(),
-            from_ms: query.from_ms,
-            to_ms: query.to_ms,
-            length: query.length.into(),
-            origin_ms: query.origin_ms,
-            time_zone: query.time_zone.clone(),
-            functions: names.collect(),
-            merged: query.merged,
-        }
-    }
-
-    fn into_query(self) -> Result<IntervalQuery, String> {
-        let functions = self.functions.iter().map(|name| {
-            let function = Aggregate::from_name(name);
-            function.ok_or_else(|| format!("it does not know the function {name:?}"))
-        });
-        Ok(IntervalQuery {
-            functions: functions.collect::<Result<_, _>>()?,
-            devices: self.devices,
-            keys: self.keys,
-            from_ms: self.from_ms,
-            to_ms: self.to_ms,
-            length: self.length.into(),
-            origin_ms: self.origin_ms,
-            time_zone: self.time_zone,
-            merged: self.merged,
-        })
-    }
-}
-
-/// Like [`IntervalRow`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct SharedInterval {
-    device: Option<String>,
-    key: String,
-    ts_ms: i64,
-    values: Vec<SharedValue>,
-}
-
-impl From<IntervalRow> for SharedInterval {
-    fn from(row: IntervalRow) -> Self {
-        Self {
-            device: row.device,
-            key: row.key,
-            ts_ms: row.ts_ms,
-            values: row.values.into_iter().map(SharedValue::from).collect(),
-        }
-    }
-}
-
-impl From<SharedInterval> for IntervalRow {
-    fn from(row: SharedInterval) -> Self {
-        Self {
-            device: row.device,
-            key: row.key,
-            ts_ms: row.ts_ms,
-            values: row.values.into_iter().map(Value::from).collect(),
-        }
-    }
 }
 
 /// Reads rows up to the limit of the query, or until they have this size.
@@ -320,77 +139,9 @@ pub(crate) fn answer(
             };
             serde_json::to_vec(&page)
         }
-        TelemetryQuestion::Intervals(query) => {
-            let query = query.into_query()?;
-            let intervals = intervals_of_known(telemetry, query).map_err(to_reason)?;
-            let intervals = intervals.into_iter().map(SharedInterval::from);
-            serde_json::to_vec(&intervals.collect::<Vec<_>>())
+        TelemetryQuestion::Intervals(question) => {
+            serde_json::to_vec(&interval_page(telemetry, question)?)
         }
     };
     json.map_err(|error| error.to_string())
-}
-
-/// The intervals of those of the devices that exist.
-fn intervals_of_known(
-    telemetry: &dyn TelemetryReader,
-    mut query: IntervalQuery,
-) -> Result<Vec<IntervalRow>, TelemetryBackendError> {
-    loop {
-        match telemetry.intervals(&query) {
-            Err(TelemetryBackendError::NoDevice(absent)) if query.devices.contains(&absent) => {
-                query.devices.retain(|device| *device != absent);
-                if query.devices.is_empty() {
-                    return Ok(Vec::new());
-                }
-            }
-            intervals => return intervals,
-        }
-    }
-}
-
-pub(crate) fn to_reason(error: TelemetryBackendError) -> String {
-    match error {
-        TelemetryBackendError::NoDevice(device) => format!("it has no device {device:?}"),
-        TelemetryBackendError::Parameter { name, detail } => format!("{name}: {detail}"),
-        TelemetryBackendError::Unavailable(detail) => detail,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn values_are_the_same_at_the_other_node() {
-        let numbers = [0.1 + 0.2, 1.0, 5e-324, 1.7976931348623157e308, -0.0];
-        let numbers = numbers.iter().map(|number| json!(number));
-        let others = [
-            json!(i64::MIN),
-            json!(true),
-            json!("1"),
-            json!(null),
-            json!({"a": [1, 2.5]}),
-        ];
-        for value in numbers.chain(others) {
-            let sent = serde_json::to_vec(&SharedValue::from(value.clone())).unwrap();
-            let received: SharedValue = serde_json::from_slice(&sent).unwrap();
-            assert_eq!(Value::from(received).to_string(), value.to_string());
-        }
-    }
-
-    #[test]
-    fn lengths_are_the_same_at_the_other_node() {
-        for length in [
-            IntervalLength::All,
-            IntervalLength::Ms(7),
-            IntervalLength::Calendar(CalendarUnit::WeekFromSunday),
-            IntervalLength::Calendar(CalendarUnit::Year),
-        ] {
-            let sent = serde_json::to_vec(&SharedLength::from(length)).unwrap();
-            let received: SharedLength = serde_json::from_slice(&sent).unwrap();
-            assert_eq!(IntervalLength::from(received), length);
-        }
-    }
 }

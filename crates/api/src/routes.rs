@@ -20,6 +20,7 @@ use namespaces::NamespaceSelection;
 use crate::access::{self, LocalOperator};
 use crate::audit;
 use crate::call::{ApiCall, ApiCaller, SelectedNamespaces, SharedRequestPermit};
+use crate::cluster_files;
 use crate::connection_tracker::ConnectionPermit;
 use crate::console_page;
 use crate::endpoint::{Endpoint, EndpointScope};
@@ -129,6 +130,11 @@ async fn dispatch(
             match node_calls::execute(&app, place, endpoint, &path, request, body).await? {
                 CallOutcome::NotExecuted(body) => body,
                 CallOutcome::Answered(response) => return Ok(hold_permit(response, share)),
+                CallOutcome::AnsweredBy(node, response) => {
+                    let extensions = &parts.extensions;
+                    let response = cluster_files::with_content(&app, extensions, &node, response)?;
+                    return Ok(hold_permit(response, share));
+                }
             }
         }
     };

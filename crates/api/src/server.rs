@@ -53,6 +53,8 @@ const MAX_CLUSTER_READS: usize = 128;
 /// Streamed exports that read from other nodes. With the reads and the jobs, they leave most of the threads that may block to
 /// the answers for other nodes.
 const MAX_CLUSTER_EXPORTS: usize = 64;
+/// Pieces of files that are on their way from other nodes.
+const MAX_FILE_PIECES: usize = 16;
 /// Pause after a failed accept, for example when no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -168,6 +170,7 @@ fn router(
         telemetry_backend: parts.telemetry_backend,
         cluster_reads: Arc::new(Semaphore::new(MAX_CLUSTER_READS)),
         cluster_exports: Arc::new(Semaphore::new(MAX_CLUSTER_EXPORTS)),
+        file_pieces: Semaphore::new(MAX_FILE_PIECES),
         live: Arc::default(),
         live_sessions: LiveSessions::default(),
         alarms: parts.alarms,

@@ -258,6 +258,13 @@ impl<T> SortedPage<T> {
 }
 
 impl<T: Serialize> SortedPage<T> {
+    /// Keeps as many rows as have this size as JSON, and at least one. All rows must have been offered.
+    pub(crate) fn limit_bytes(&mut self, max_bytes: usize) {
+        self.keep_page();
+        let rows = self.rows.iter().map(|row| &row.row);
+        self.limit = self.limit.min(rows_within(rows, max_bytes));
+    }
+
     pub(crate) fn into_response(mut self) -> ApiResult {
         self.keep_page();
         let last = self.rows.get(self.limit.saturating_sub(1));
@@ -267,6 +274,20 @@ impl<T: Serialize> SortedPage<T> {
             next.clone().unwrap_or_else(|| PageCursor::new("", ""))
         })
     }
+}
+
+/// Number of the first rows that have this size as JSON, at least one.
+pub(crate) fn rows_within<'r, T: Serialize + 'r>(
+    rows: impl Iterator<Item = &'r T>,
+    max_bytes: usize,
+) -> usize {
+    let mut bytes = 0;
+    let sizes = rows.map(|row| serde_json::to_vec(row).map_or(0, |json| json.len()));
+    let kept = sizes.take_while(|size| {
+        bytes += size;
+        bytes <= max_bytes
+    });
+    kept.count().max(1)
 }
 
 #[cfg(test)]

@@ -82,6 +82,8 @@ pub(crate) struct ApiState {
     pub(crate) cluster_reads: Arc<Semaphore>,
     /// The same for threads that write exports.
     pub(crate) cluster_exports: Arc<Semaphore>,
+    /// Permits for pieces of files that this node gets from other nodes at a time.
+    pub(crate) file_pieces: Semaphore,
     /// What subscribers of this node watch at other nodes.
     pub(crate) live: Arc<ClusterLive>,
     /// What other nodes watch at this one.

@@ -57,6 +57,15 @@ pub struct RowQuery {
     pub newest_first: bool,
 }
 
+/// The text of an error for another node.
+pub(crate) fn to_reason(error: TelemetryBackendError) -> String {
+    match error {
+        TelemetryBackendError::NoDevice(device) => format!("it has no device {device:?}"),
+        TelemetryBackendError::Parameter { name, detail } => format!("{name}: {detail}"),
+        TelemetryBackendError::Unavailable(detail) => detail,
+    }
+}
+
 /// Selects intervals of some devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IntervalQuery {

@@ -80,7 +80,6 @@ function ClientList() {
   );
   const clients = usePages<Client>(['clients', state, wanted, sort], read, { every: refreshMs });
 
-  const missingNodes = [...new Set(clients.data?.pages.flatMap((page) => page.missing_nodes ?? []))].join(', ');
   const isCluster = clients.rows?.some((client) => client.node !== null) ?? false;
 
   const columns: Column<Client>[] = [
@@ -186,24 +185,17 @@ function ClientList() {
       rowHref={(client) => clientHref(client.client_id)}
       {...pagesOf(clients)}
       toolbar={
-        <>
-          <SearchToolbar
-            label={t`Part of a client id`}
-            search={search}
-            state={state}
-            setState={setState}
-            states={[
-              { value: 'all', label: t`All` },
-              { value: 'connected', label: t`Connected` },
-              { value: 'disconnected', label: t`Not connected` },
-            ]}
-          />
-          {missingNodes && (
-            <StateBadge health="warning">
-              <Trans>No answer of {missingNodes}</Trans>
-            </StateBadge>
-          )}
-        </>
+        <SearchToolbar
+          label={t`Part of a client id`}
+          search={search}
+          state={state}
+          setState={setState}
+          states={[
+            { value: 'all', label: t`All` },
+            { value: 'connected', label: t`Connected` },
+            { value: 'disconnected', label: t`Not connected` },
+          ]}
+        />
       }
       empty={
         wanted || state !== 'all' ? (

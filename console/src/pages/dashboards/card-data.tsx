@@ -45,6 +45,8 @@ export type SourceData =
 export interface CardData {
   at_ms: number;
   sources: SourceData[];
+  /** Nodes of a cluster that did not answer, whose values are missing. A share link has no names of nodes. */
+  missing_nodes?: string[];
 }
 
 export interface DashboardSource {

@@ -7,6 +7,7 @@ import { withQuery } from '../../api/objects';
 import { openStream } from '../../api/stream';
 import { formatNumber } from '../../format';
 import { Chart, type Series } from '../../ui/chart';
+import { MissingNodes } from '../../ui/missing-nodes';
 import { StateBadge } from '../../ui/state-badge';
 import { Ago, LiveTime } from '../../ui/time';
 import { SeverityBadge } from '../alarms/severity';
@@ -46,14 +47,31 @@ export function CardView({ card }: { card: Card }) {
   if (problems.length === data.sources.length) return <Note>{problems[0]}</Note>;
   const isTruncated =
     showsSeveral(card.kind) && data.sources.some((each) => 'is_truncated' in each && each.is_truncated);
-  if (!isTruncated && problems.length === 0) return contentOf(card, data);
+  const isComplete = !hasMissingNodes(data);
+  if (isComplete && !isTruncated && problems.length === 0) return contentOf(card, data);
   return (
     <div className="truncated-card">
       <div>{contentOf(card, data)}</div>
-      <Text size="xs" c="dimmed">
-        {isTruncated ? <Trans>There is more than the card can show.</Trans> : problems[0]}
-      </Text>
+      {(isTruncated || problems.length > 0) && (
+        <Text size="xs" c="dimmed">
+          {isTruncated ? <Trans>There is more than the card can show.</Trans> : problems[0]}
+        </Text>
+      )}
+      {!isComplete && <MissingValues nodes={data.missing_nodes} />}
     </div>
+  );
+}
+
+const hasMissingNodes = ({ missing_nodes: nodes }: CardData) => nodes !== undefined && nodes.length > 0;
+
+/** Says that values are missing. Whoever has a share link learns nothing of the nodes. */
+function MissingValues({ nodes }: { nodes: string[] | undefined }) {
+  const { source } = useDashboardContext();
+  if (!source.isShared) return <MissingNodes nodes={nodes} />;
+  return (
+    <StateBadge health="warning">
+      <Trans>Some values are missing now</Trans>
+    </StateBadge>
   );
 }
 
@@ -296,7 +314,7 @@ function StatusCard({ card, data }: { card: Card; data: CardData }) {
         ))}
         {devices.length + alarms.length + values.length === 0 && (
           <li>
-            <StateBadge health="good">
+            <StateBadge health={hasMissingNodes(data) ? 'unknown' : 'good'}>
               <Trans>nothing to show</Trans>
             </StateBadge>
           </li>

@@ -3,7 +3,7 @@ import { useDebouncedValue } from '@mantine/hooks';
 import { notifications } from '@mantine/notifications';
 import { Trans, useLingui } from '@lingui/react/macro';
 import { IconDownload, IconLink, IconSearch, IconTrash } from '@tabler/icons-react';
-import { useState } from 'react';
+import { useState, type ReactNode } from 'react';
 import { Link, useLocation, useSearchParams } from 'wouter';
 import { useChange, type Schemas } from '../../api/client';
 import { objectPath, send, useList, useObject } from '../../api/objects';
@@ -21,7 +21,8 @@ import { Ago } from '../../ui/time';
 import { useUrlState } from '../../ui/url-state';
 import { ExportSummary, FileExports } from './file-exports';
 
-export type FileInfo = Schemas['FileInfo'];
+/** With its node in a cluster. */
+export type FileInfo = Schemas['FileInfo'] & { node?: string };
 
 export const filesPath = '/api/v1/files';
 
@@ -93,6 +94,14 @@ export function useDownload() {
   };
 }
 
+/** The node that has the file. */
+export const nodeColumn = (header: string): Column<FileInfo> => ({
+  id: 'node',
+  header,
+  sort: (file) => file.node,
+  cell: (file) => file.node,
+});
+
 /** Complete files. */
 export function FileList({ device }: { device?: string }) {
   const { t } = useLingui();
@@ -119,6 +128,7 @@ export function FileList({ device }: { device?: string }) {
     next.set('file', file.id);
     return `${location}?${next.toString()}`;
   };
+  const isCluster = list.rows?.some((file) => file.node !== undefined) ?? false;
   const columns: Column<FileInfo>[] = [
     {
       id: 'name',
@@ -130,6 +140,7 @@ export function FileList({ device }: { device?: string }) {
         </Link>
       ),
     },
+    ...(isCluster ? [nodeColumn(t`Node`)] : []),
     {
       id: 'size',
       header: t`Size`,
@@ -330,6 +341,7 @@ function FileDrawer({
               [<Trans>Sent by</Trans>, <FileOwnerName file={data} />],
               [<Trans>File id</Trans>, <span className="mono">{data.file_id}</span>],
               [<Trans>Id</Trans>, <span className="mono">{data.id}</span>],
+              ...(data.node === undefined ? [] : ([[<Trans>Node</Trans>, data.node]] as [ReactNode, ReactNode][])),
               [<Trans>Type</Trans>, data.content_type ?? '–'],
               [<Trans>SHA-256</Trans>, <span className="mono">{data.checksum ?? '–'}</span>],
               [<Trans>Begun</Trans>, formatTime(data.created_at_ms)],

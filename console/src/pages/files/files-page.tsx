@@ -38,7 +38,7 @@ export default function FilesPage() {
     >
       <Page
         title={t`Files`}
-        description={<Trans>Files that devices, programs and people sent to this node.</Trans>}
+        description={<Trans>Files that devices, programs and people have sent.</Trans>}
         actions={
           mayUpload && (
             <FileButton multiple onChange={(files) => upload(files)}>

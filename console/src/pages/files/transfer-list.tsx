@@ -11,7 +11,7 @@ import { DataTable, pagesOf, useNodeOrder, type Column, type NodeOrder } from '.
 import { StateBadge } from '../../ui/state-badge';
 import { EmptyState } from '../../ui/states';
 import { Ago } from '../../ui/time';
-import { DeleteFile, FileOwnerName, filesPath, mayChangeFile, type FileInfo } from './file-list';
+import { DeleteFile, FileOwnerName, filesPath, mayChangeFile, nodeColumn, type FileInfo } from './file-list';
 
 const nodeOrder: NodeOrder = {
   name: 'name',
@@ -44,8 +44,10 @@ export function TransferList() {
         }),
       onError: (error) => notifications.show({ color: 'red', message: error.message }),
     });
+  const isCluster = list.rows?.some((file) => file.node !== undefined) ?? false;
   const columns: Column<FileInfo>[] = [
     { id: 'name', header: t`Name`, sort: (file) => file.name, cell: (file) => file.name },
+    ...(isCluster ? [nodeColumn(t`Node`)] : []),
     {
       id: 'state',
       header: t`State`,

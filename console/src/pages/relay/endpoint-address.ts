@@ -49,6 +49,7 @@ const scheme = () => (location.protocol === 'https:' ? 'wss' : 'ws');
 export const endpointsPath = '/api/v1/endpoints';
 
 export type RelayEndpoint = Schemas['RelayEndpoint'] & ConfigurationObject;
-export type EndpointStatus = Schemas['EndpointStatus'];
+/** In a cluster, with the nodes that did not answer. */
+export type EndpointStatus = Schemas['EndpointStatus'] & { missing_nodes?: string[] };
 
 export const endpointHref = (id: string) => `/relay/${encodeURIComponent(id)}`;

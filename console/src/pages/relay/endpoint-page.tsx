@@ -18,6 +18,7 @@ import { mayInNamespace, useCaller } from '../../api/session';
 import { formatNumber } from '../../format';
 import { ConfirmDeletion } from '../../ui/confirm-deletion';
 import { ObjectEditor, deleteCall, saveCall } from '../../ui/object-editor';
+import { MissingNodes } from '../../ui/missing-nodes';
 import { Page } from '../../ui/page';
 import { PageTabs } from '../../ui/page-tabs';
 import { PendingPage } from '../../ui/pending-page';
@@ -70,7 +71,12 @@ export default function EndpointPage() {
   return (
     <Page
       title={data.name || data.id}
-      aside={<EndpointState endpoint={data} status={status.data} />}
+      aside={
+        <>
+          <EndpointState endpoint={data} status={status.data} />
+          <MissingNodes nodes={status.data?.missing_nodes} />
+        </>
+      }
       actions={
         <>
           <ShowCall method="GET" path={objectPath(endpointsPath, id)} ctl={`endpoints show ${id}`} />

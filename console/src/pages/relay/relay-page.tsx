@@ -4,7 +4,8 @@ import { useList } from '../../api/objects';
 import { mayInNamespace, useCaller } from '../../api/session';
 import { formatCompact, formatNumber } from '../../format';
 import { Copy } from '../../ui/copy';
-import type { Column } from '../../ui/data-table';
+import { pagesOf, type Column } from '../../ui/data-table';
+import { MissingNodes } from '../../ui/missing-nodes';
 import { ObjectList } from '../../ui/object-list';
 import { Page } from '../../ui/page';
 import { Ago } from '../../ui/time';
@@ -86,6 +87,7 @@ export default function RelayPage() {
         columns={columns}
         mayChange={mayInNamespace(caller, 'operator')}
         isNamespaced
+        filters={<MissingNodes nodes={pagesOf(status).missingNodes} />}
         rowHref={(row) => endpointHref(row.id)}
         onCreated={(object) => navigate(endpointHref(String(object.id)))}
         empty={{

@@ -12,7 +12,9 @@ use super::file_download::download;
 use super::files::receive_file;
 use crate::blocking::run_blocking;
 use crate::call::ApiCall;
+use crate::cluster_files;
 use crate::endpoint::{Endpoint, get, put};
+use crate::endpoint_place::EndpointPlace;
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 const OCTETS: &str = "application/octet-stream";
@@ -25,7 +27,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Upload a file (device)")
             .description(
                 "The body is the file. It replaces the device's file of this name when it is complete. A SHA-256 digest in \
-                 `Repr-Digest` or `Digest` is verified.",
+                 `Repr-Digest` or `Digest` is verified. In a cluster, the file stays at the node that receives it.",
             )
             .raw_request_body(&[OCTETS])
             .response::<FileInfo>(201, "The file is complete.")
@@ -37,13 +39,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             content,
         ))
         .tag("files")
+        .place(EndpointPlace::ChosenByHandler)
         .path_parameter("id", "The file's id.")
         .summary("Download a file of the device (device)")
-        .description("With `Range`, `If-Range` and `If-None-Match`.")
+        .description("With `Range`, `If-Range`, `If-Match` and `If-None-Match`. In a cluster, at whichever node the file is.")
         .raw_response(200, "The file.", &[OCTETS])
         .raw_response(206, "The requested part.", &[OCTETS])
         .empty_response(304, "The file has the entity tag of If-None-Match.")
         .problem_response(409, "The file is not complete.")
+        .problem_response(412, "The file has another entity tag than those of If-Match.")
         .problem_response(416, "The range is not within the file."),
     ]
 }
@@ -75,11 +79,18 @@ async fn content(call: ApiCall) -> ApiResult {
     let is_own = |info: &FileInfo| {
         info.owner.kind == OwnerKind::Device && info.owner.id == device.id.as_str()
     };
-    match found.is_some_and(|info| is_own(&info)) {
-        true => download(call, &id).await,
-        // Files of others are answered like absent ones.
-        false => Err(ProblemDetails::not_found(format!(
-            "There is no file {id:?}."
-        ))),
+    match found {
+        Some(info) if is_own(&info) => return download(call, &id).await,
+        Some(_) => {}
+        // The other node authenticates the device, too.
+        None => {
+            if let Some(node) = cluster_files::other_holder(&call, &id).await? {
+                return cluster_files::pass_on(&call, &node).await;
+            }
+        }
     }
+    // Files of others are answered like absent ones.
+    Err(ProblemDetails::not_found(format!(
+        "There is no file {id:?}."
+    )))
 }

@@ -6,7 +6,9 @@ use transfer::FileInfo;
 
 use super::upload_body::run_on_files;
 use crate::call::ApiCall;
+use crate::cluster_files;
 use crate::file_body::stream_file;
+use crate::node_files::FilePart;
 use crate::problem_details::{ApiResult, ProblemDetails};
 
 /// The part of a file that a request selects.
@@ -53,6 +55,12 @@ fn contains_tag(list: &str, tag: &str) -> bool {
     tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
 }
 
+/// The same by the strong comparison.
+fn contains_strong_tag(list: &str, tag: &str) -> bool {
+    let mut tags = list.split(',').map(str::trim);
+    tags.any(|known| known == "*" || known == tag)
+}
+
 /// The value of Content-Disposition for a name: an ASCII form for old programs, and the exact one (RFC 6266).
 fn disposition(name: &str) -> String {
     let ascii = name.chars().map(|character| match character {
@@ -88,6 +96,11 @@ pub(super) async fn download(call: ApiCall, id: &str) -> ApiResult {
         checksum.ok_or_else(|| ProblemDetails::unavailable("The file has no digest."))?;
     let tag = format!("\"{checksum}\"");
     let fields = call.headers();
+    let if_match = text(fields, &header::IF_MATCH);
+    if if_match.is_some_and(|list| !contains_strong_tag(list, &tag)) {
+        let detail = "The file has another entity tag than those of If-Match; it is not the one that was read before.";
+        return Err(ProblemDetails::new(StatusCode::PRECONDITION_FAILED, detail));
+    }
     let if_none_match = text(fields, &header::IF_NONE_MATCH);
     if if_none_match.is_some_and(|list| contains_tag(list, &tag)) {
         let mut response = StatusCode::NOT_MODIFIED.into_response();
@@ -114,10 +127,20 @@ pub(super) async fn download(call: ApiCall, id: &str) -> ApiResult {
             return Ok(response);
         }
     };
-    call.mark_long_lived();
-    let files = call.app.files.clone();
-    let body = stream_file(file, start..end, move |bytes| files.count_sent(bytes));
-    let mut response = Response::new(body);
+    let mut response = if call.is_from_node() {
+        cluster_files::head_for_node(&FilePart {
+            id: info.id.clone(),
+            checksum: checksum.to_string(),
+            start,
+            end,
+        })
+    } else {
+        call.mark_long_lived();
+        let files = call.app.files.clone();
+        Response::new(stream_file(file, start..end, move |bytes| {
+            files.count_sent(bytes);
+        }))
+    };
     if range != RequestedRange::Whole {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
@@ -195,5 +218,7 @@ mod tests {
     fn entity_tags_are_compared() {
         assert!(contains_tag("\"a\", W/\"b\"", "\"b\"") && contains_tag("*", "\"b\""));
         assert!(!contains_tag("\"a\"", "\"b\""));
+        assert!(contains_strong_tag("\"a\", \"b\"", "\"b\"") && contains_strong_tag("*", "\"b\""));
+        assert!(!contains_strong_tag("W/\"b\"", "\"b\""));
     }
 }

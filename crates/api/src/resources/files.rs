@@ -1,33 +1,39 @@
 //! Files that devices and people have sent, and transfers that are not complete.
 
+use std::sync::Arc;
+
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse as _;
-use connect::{PushOutcome, SinkRow, SinkValue};
+use outbound::url_encoding::url_encode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use transfer::{
     FileDigest, FileInfo, FileOwner, FileService, FileState, FileTarget, OwnerKind,
     TransferRequest, TransferStatus,
 };
 use wall_clock::now_ms;
 
-use super::change_feed::stream_changes;
+use super::change_feed::{stream_changes, stream_states};
 use super::file_download::download;
 use super::upload_body::{UploadTarget, receive_body, run_on_files};
-use crate::access::{Authority, EndpointAccess, Role};
+use crate::access::{EndpointAccess, Role};
 use crate::audit;
 use crate::blocking::run_blocking;
 use crate::call::{self, ApiCall};
+use crate::cluster_files::{self, FileReader};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post, put};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer, MergedRows};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
-    NAMESPACE, PageCursor, Parameter, ParameterType, text_parameter, time_parameter,
+    NAMESPACE, NODE, PageCursor, Parameter, ParameterType, text_parameter, time_parameter,
 };
-use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
+use crate::sorted_list::{SortOrder, SortValue, SortedPage, rows_within, sort_parameter};
 
 const OCTETS: &str = "application/octet-stream";
 const MAX_LINK_LIFE_S: u64 = 30 * 24 * 3600;
+/// Rows of an answer to another node in bytes. The remaining rows are left out, and asked for with the next page.
+const MAX_NODE_PAGE_BYTES: usize = 2 << 20;
 
 const STATE: Parameter = Parameter {
     name: "state",
@@ -45,6 +51,11 @@ const EXPIRES: Parameter = time_parameter(
     "When the link expires, in milliseconds since 1970.",
 );
 const SIGNATURE: Parameter = text_parameter("signature", "Signature of the link.");
+/// Of a signed link.
+const LINK_NODE: Parameter = text_parameter(
+    "node",
+    "Name of the cluster node that has the file; part of links that were created in a cluster.",
+);
 const EXPORT: Parameter = Parameter {
     name: "export",
     description: "Only files with an export in one of these states.",
@@ -93,6 +104,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(role, EndpointScope::file("id"))
             .tag("files")
             .path_parameter("id", "The file's id.")
+            .place(EndpointPlace::File("id"))
     };
     vec![
         get("/api/v1/files", "listFiles", list)
@@ -100,19 +112,30 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("files")
             .parameters(&[NAMESPACE, STATE, OWNER, PRODUCT, FILE_ID, EXPORT, SORT])
             .summary("List files and file transfers")
-            .description("The newest first.")
-            .paged::<FileInfo>(),
+            .description(
+                "The newest first. In a cluster, the files of all nodes, each with the field `node`; then a page may be short and still have a \
+                 next one.",
+            )
+            .place(EndpointPlace::AllNodes(MergedAnswer::Rows(MergedRows {
+                time_field: "created_at_ms",
+                sort_value: json_sort_value,
+            })))
+            .node_paged::<FileInfo>(),
         one(get("/api/v1/files/{id}", "getFile", info), Role::Viewer)
             .summary("Read the description of a file")
+            .description("In a cluster with the field `node`, the name of the node that has the file.")
             .response::<FileInfo>(200, "The file or transfer."),
         one(get("/api/v1/files/{id}/status", "getFileStatus", status), Role::Viewer)
             .summary("Read the received ranges of a file")
             .response::<TransferStatus>(200, "The ranges received and missing."),
-        one(get("/api/v1/files/{id}/events", "watchFile", watch), Role::Viewer)
+        get("/api/v1/files/{id}/events", "watchFile", watch)
+            .role(Role::Viewer, EndpointScope::Selected)
+            .tag("files")
+            .path_parameter("id", "The file's id.")
             .summary("Stream the progress of a file transfer")
             .description(
                 "Server-Sent Events, or a WebSocket with `Upgrade: websocket`: `{\"event\": \"file\", \"at_ms\", \"file\"}` with the present \
-                 state and each change, at most one a second. The stream ends when the file is deleted.",
+                 state and each change, at most one a second. The stream ends when the file is deleted, or its node does not answer.",
             )
             .raw_response(200, "The stream.", &["text/event-stream"])
             .empty_response(101, "A WebSocket.")
@@ -120,13 +143,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         one(get("/api/v1/files/{id}/content", "downloadFile", content), Role::Viewer)
             .summary("Download a file")
             .description(
-                "With `Range`, `If-Range` and `If-None-Match`; the entity tag is the SHA-256 digest of the file, which is also in \
-                 `Repr-Digest`.",
+                "With `Range`, `If-Range`, `If-Match` and `If-None-Match`; the entity tag is the SHA-256 digest of the file, which is also in \
+                 `Repr-Digest`. A file of another node of the cluster arrives through this one. If that node is lost meanwhile, or the file is \
+                 deleted, the connection ends before the whole length has arrived; continue with `Range`.",
             )
             .raw_response(200, "The file.", &[OCTETS])
             .raw_response(206, "The requested part.", &[OCTETS])
             .empty_response(304, "The file has the entity tag of If-None-Match.")
             .problem_response(409, "The file is not complete.")
+            .problem_response(412, "The file has another entity tag than those of If-Match.")
             .problem_response(416, "The range is not within the file."),
         one(post("/api/v1/files/{id}/links", "createFileLink", create_link), Role::Operator)
             .summary("Create a download link that needs no login")
@@ -147,21 +172,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("The sender continues. The transfer is removed if no segment arrives for the time-out, counted from now.")
             .response::<FileInfo>(200, "The transfer.")
             .problem_response(409, "The file is complete."),
-        one(post("/api/v1/files/{id}/exports/{sink}", "exportFile", export), Role::Operator)
-            .path_parameter("sink", "The sink's name, percent-encoded.")
-            .summary("Export a file, or repeat a failed export")
-            .description(
-                "The sink has `format = \"content\"`. A repeated export has the fields that the rule gave the first one; otherwise they \
-                 are those of `$events/file/received`. Callers with roles in namespaces can only repeat exports.",
-            )
-            .response::<FileInfo>(202, "The export is queued.")
-            .problem_response(409, "The file is not complete, or its export is waiting or running.")
-            .problem_response(422, "The sink exports no files, is disabled, or its queue is full."),
-        one(delete("/api/v1/files/{id}/exports/{sink}", "cancelFileExport", cancel_export), Role::Operator)
-            .path_parameter("sink", "The sink's name, percent-encoded.")
-            .summary("Cancel an export of a file")
-            .description("The target may have received a part of the file. An export that has ended is removed from the list.")
-            .empty_response(204, "Cancelled."),
         one(delete("/api/v1/files/{id}", "deleteFile", remove), Role::Operator)
             .summary("Delete a file, or cancel a transfer")
             .empty_response(204, "Deleted."),
@@ -173,7 +183,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Upload a file in one request")
             .description(
                 "The body is the file. It replaces the caller's file of this name when it is complete. A SHA-256 digest in \
-                 `Repr-Digest` or `Digest` is verified. To continue interrupted uploads, use `/api/v1/tus`.",
+                 `Repr-Digest` or `Digest` is verified. To continue interrupted uploads, use `/api/v1/tus`. In a cluster, the file stays at the \
+                 node that receives it.",
             )
             .raw_request_body(&[OCTETS])
             .response::<FileInfo>(201, "The file is complete.")
@@ -182,19 +193,21 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem_response(507, "The disk is nearly full."),
         get("/api/v1/signed-files/{id}", "downloadSignedFile", signed)
             .access(EndpointAccess::Open)
+            .place(EndpointPlace::ChosenByHandler)
             .tag("files")
             .path_parameter("id", "The file's id.")
-            .parameters(&[EXPIRES, SIGNATURE])
+            .parameters(&[EXPIRES, SIGNATURE, LINK_NODE])
             .summary("Download a file by a signed link")
             .raw_response(200, "The file.", &[OCTETS])
             .raw_response(206, "The requested part.", &[OCTETS])
             .empty_response(304, "The file has the entity tag of If-None-Match.")
             .problem_response(403, "The link is invalid or has expired.")
+            .problem_response(412, "The file has another entity tag than those of If-Match.")
             .problem_response(416, "The range is not within the file."),
     ]
 }
 
-fn file_not_found(id: &str) -> ProblemDetails {
+pub(super) fn file_not_found(id: &str) -> ProblemDetails {
     ProblemDetails::not_found(format!("There is no file {id:?}."))
 }
 
@@ -208,6 +221,11 @@ async fn list(call: ApiCall) -> ApiResult {
     let states = call.query.comma_separated(STATE);
     let exports = call.query.comma_separated(EXPORT);
     let files = call.app.files.clone();
+    // A message between nodes is limited.
+    let max_bytes = match call.is_from_node() {
+        true => MAX_NODE_PAGE_BYTES,
+        false => usize::MAX,
+    };
     let found = move || -> Result<FilePage, ProblemDetails> {
         let has_export = |info: &FileInfo| {
             let mut states = info.exports.iter().map(|export| export.state.name());
@@ -240,12 +258,14 @@ async fn list(call: ApiCall) -> ApiResult {
                     let (value, id) = (sort_value(&info, page.field()), info.id.clone());
                     page.offer(value, &id, info)?;
                 }
+                page.limit_bytes(max_bytes);
                 Ok(FilePage::Sorted(page))
             }
         }
     };
     match run_blocking(found, "The files cannot be read now.").await?? {
         FilePage::Newest(rows) => {
+            let limit = limit.min(rows_within(rows.iter(), max_bytes));
             call::paged_rows(rows, limit, |info| PageCursor::new(&info.id, ""))
         }
         FilePage::Sorted(page) => page.into_response(),
@@ -270,12 +290,32 @@ fn sort_value(info: &FileInfo, field: &str) -> SortValue {
     }
 }
 
-async fn info(call: ApiCall) -> ApiResult {
-    let id = call.path("id").to_owned();
-    let (files, wanted) = (call.app.files.clone(), id.clone());
+/// The same of a file in JSON.
+fn json_sort_value(info: &Value, field: &str) -> SortValue {
+    match field {
+        "owner" => SortValue::json(&info["owner"]["id"]),
+        _ => SortValue::json(&info[field]),
+    }
+}
+
+/// A file or transfer of this node; `None`: there is none.
+pub(super) async fn find_here(
+    call: &ApiCall,
+    id: &str,
+) -> Result<Option<FileInfo>, ProblemDetails> {
+    let (files, wanted) = (call.app.files.clone(), id.to_owned());
     let find = move || files.info(FileTarget::Id(&wanted));
-    let found = run_blocking(find, "The files cannot be read now.").await?;
-    call::json_response(found.ok_or_else(|| file_not_found(&id))?)
+    run_blocking(find, "The files cannot be read now.").await
+}
+
+async fn info(call: ApiCall) -> ApiResult {
+    let id = call.path("id");
+    let found = find_here(&call, id).await?;
+    let mut shown = json!(found.ok_or_else(|| file_not_found(id))?);
+    if let Some(cluster) = call.app.program.cluster_backend() {
+        shown["node"] = cluster.node().into();
+    }
+    call::json_response(shown)
 }
 
 async fn status(call: ApiCall) -> ApiResult {
@@ -287,9 +327,32 @@ async fn status(call: ApiCall) -> ApiResult {
 }
 
 async fn watch(call: ApiCall) -> ApiResult {
-    let (id, files) = (call.path("id").to_owned(), call.app.files.clone());
+    let namespaces = call.namespaces();
+    let id = call.path("id").to_owned();
+    let Some(info) = find_here(&call, &id).await? else {
+        return watch_elsewhere(call, &id).await;
+    };
+    // Files of other namespaces are answered like absent ones.
+    if !namespaces.contains(&info.owner.namespace) {
+        return Err(file_not_found(&id));
+    }
+    let files = call.app.files.clone();
     stream_changes(call, "file", move || {
         files.info(FileTarget::Id(&id)).map(|info| json!(info))
+    })
+}
+
+/// Streams the states of a file of another node, which checks the permissions of the caller.
+async fn watch_elsewhere(call: ApiCall, id: &str) -> ApiResult {
+    let reader = FileReader::of_other_node(&call, id).await?;
+    let reader = reader.ok_or_else(|| file_not_found(id))?;
+    if reader.read().await?.is_none() {
+        return Err(file_not_found(id));
+    }
+    let reader = Arc::new(reader);
+    stream_states(call, "file", move || {
+        let reader = reader.clone();
+        Box::pin(async move { reader.read().await.ok().flatten() })
     })
 }
 
@@ -303,111 +366,6 @@ async fn remove(call: ApiCall) -> ApiResult {
     let deleted = run_on_files(&call.app.files, move |files| files.delete(&id)).await?;
     let about = json!({"name": deleted.name, "file_id": deleted.file_id, "owner": deleted.owner});
     audit::record_action(&call, "file.delete", Some(&deleted.id), Some(about)).await;
-    call::no_content()
-}
-
-async fn export(call: ApiCall) -> ApiResult {
-    let (id, sink) = (call.path("id").to_owned(), call.path("sink").to_owned());
-    let (files, wanted) = (call.app.files.clone(), id.clone());
-    let find = move || files.info(FileTarget::Id(&wanted));
-    let found = run_blocking(find, "The files cannot be read now.").await?;
-    let info = found.ok_or_else(|| file_not_found(&id))?;
-    if info.state != FileState::Complete {
-        return Err(ProblemDetails::conflict("The file is not complete."));
-    }
-    let before = info.exports.iter().find(|export| export.sink == sink);
-    if before.is_none() && !matches!(call.identity.authority, Authority::Node(_)) {
-        let detail = "Exports to other sinks are begun by operators of the node, or by rules.";
-        return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
-    }
-    if before.is_some_and(|export| export.state.is_active()) {
-        let detail = format!(
-            "The export to {sink:?} is waiting or running; the sink retries it without a request."
-        );
-        return Err(ProblemDetails::conflict(detail));
-    }
-    let connectors = &call.app.connectors;
-    let to = match (connectors.exports_files(&sink), connectors.sink(&sink)) {
-        (Some(true), Some(to)) => to,
-        (Some(false), _) => {
-            let detail = format!(
-                "The sink {sink:?} exports no files; expected one with format = \"content\"."
-            );
-            return Err(ProblemDetails::unprocessable(detail));
-        }
-        _ => {
-            return Err(ProblemDetails::not_found(format!(
-                "There is no sink {sink:?}."
-            )));
-        }
-    };
-    let row = call.app.files.export_row(&sink, &id);
-    let row = row.unwrap_or_else(|| info.event_fields());
-    let fields = row.as_object().cloned().unwrap_or_default();
-    discard_dead_letters(&call, &sink, &id).await;
-    match connectors.push(to, 0, |out| out.json_fields(&fields)) {
-        PushOutcome::Queued | PushOutcome::Blocked => {}
-        PushOutcome::Dropped => {
-            return Err(ProblemDetails::unprocessable(
-                "The queue of the sink is full.",
-            ));
-        }
-        PushOutcome::Unknown => {
-            return Err(ProblemDetails::unprocessable(format!(
-                "The sink {sink:?} is disabled."
-            )));
-        }
-    }
-    let files = call.app.files.clone();
-    let wanted = id.clone();
-    let stored = run_on_files(&files, move |files| {
-        files.store_queued_exports();
-        files
-            .info(FileTarget::Id(&wanted))
-            .map_or_else(|| Ok(info), Ok)
-    });
-    let info = stored.await?;
-    audit::record_action(&call, "file.export", Some(&id), Some(json!({"sink": sink}))).await;
-    Ok((StatusCode::ACCEPTED, axum::Json(info)).into_response())
-}
-
-/// Removes the dead letters of an export that is repeated.
-async fn discard_dead_letters(call: &ApiCall, sink: &str, file: &str) {
-    const PAGE: usize = 1000;
-    let connectors = &call.app.connectors;
-    let mut after = 0;
-    let mut ids = Vec::new();
-    while let Some(letters) = connectors.dead_letters(sink, after, PAGE)
-        && let Some(last) = letters.last()
-    {
-        after = last.id;
-        let of_file = letters.iter().filter(|letter| {
-            SinkRow::from_bytes(&letter.row).get("id") == Some(SinkValue::Text(file))
-        });
-        ids.extend(of_file.map(|letter| letter.id));
-        if letters.len() < PAGE {
-            break;
-        }
-    }
-    if !ids.is_empty() {
-        let _ = connectors.discard(sink, Some(ids)).await;
-    }
-}
-
-async fn cancel_export(call: ApiCall) -> ApiResult {
-    let (id, sink) = (call.path("id").to_owned(), call.path("sink").to_owned());
-    let (file, of_sink) = (id.clone(), sink.clone());
-    let cancelled = run_on_files(&call.app.files, move |files| {
-        files.cancel_export(&of_sink, &file)
-    });
-    cancelled.await?;
-    audit::record_action(
-        &call,
-        "file.export.cancel",
-        Some(&id),
-        Some(json!({"sink": sink})),
-    )
-    .await;
     call::no_content()
 }
 
@@ -440,14 +398,22 @@ async fn create_link(mut call: ApiCall) -> ApiResult {
     let signature = signature.await?;
     let about = json!({"expires_at_ms": expires_at_ms});
     audit::record_action(&call, "file.link", Some(&id), Some(about)).await;
+    let mut path = FileService::signed_path(&id, expires_at_ms, &signature);
+    if let Some(cluster) = call.app.program.cluster_backend() {
+        // Each node signs its own links. A request without a login is not passed on to all nodes in search of the right one.
+        path.push_str(&format!("&{}={}", NODE.name, url_encode(cluster.node())));
+    }
     let link = FileLink {
-        path: FileService::signed_path(&id, expires_at_ms, &signature),
+        path,
         expires_at_ms,
     };
     Ok((StatusCode::CREATED, axum::Json(link)).into_response())
 }
 
 async fn signed(call: ApiCall) -> ApiResult {
+    if let Some(node) = cluster_files::other_named_node(&call)? {
+        return cluster_files::pass_on(&call, &node).await;
+    }
     let id = call.path("id").to_owned();
     let expires_at_ms = call.query.number_value(EXPIRES).unwrap_or(0);
     let signature = call.query.text_value(SIGNATURE.name).unwrap_or_default();

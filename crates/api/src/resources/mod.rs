@@ -31,6 +31,7 @@ mod event_feed;
 mod events;
 mod exports;
 mod file_download;
+mod file_exports;
 mod files;
 mod firmware;
 mod firmware_campaigns;
@@ -135,6 +136,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     pull_sources::endpoints,
     relay_endpoints::endpoints,
     files::endpoints,
+    file_exports::endpoints,
     device_uploads::endpoints,
     tus::endpoints,
     firmware::endpoints,

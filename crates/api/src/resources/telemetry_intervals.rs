@@ -12,11 +12,10 @@ use wall_clock::now_ms;
 
 use super::device_groups;
 use super::devices::check_all_selected;
-use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking, run_on_all_nodes};
+use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_on_all_nodes};
 use crate::access::Role;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, get, post};
-use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
@@ -104,6 +103,10 @@ struct AggregateName(Aggregate);
 #[derive(Serialize, JsonSchema)]
 struct IntervalList {
     data: Vec<KeyInterval>,
+    /// Nodes of the cluster that did not answer, whose telemetry is missing; omitted without a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "BTreeSet<String>")]
+    missing_nodes: Option<BTreeSet<String>>,
 }
 
 /// One interval of one key.
@@ -129,7 +132,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .role(Role::Viewer, EndpointScope::device("id"))
         .tag("telemetry")
-        .place(EndpointPlace::AllNodes(MergedAnswer::Intervals))
         .path_parameter("id", "The device's id, percent-encoded.")
         .summary("Aggregate telemetry of a device")
         .parameters(&[
@@ -152,7 +154,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             EndpointScope::object(BackendObjectKind::DeviceGroup, "id"),
         )
         .tag("telemetry")
-        .place(EndpointPlace::AllNodes(MergedAnswer::Intervals))
         .path_parameter("id", "The group's id, percent-encoded.")
         .summary("Aggregate telemetry of a device group")
         .parameters(&[
@@ -172,7 +173,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/telemetry/query", "queryTelemetry", query_group)
             .role(Role::Viewer, EndpointScope::Selected)
             .tag("telemetry")
-            .place(EndpointPlace::AllNodes(MergedAnswer::Intervals))
             .summary("Aggregate telemetry of several devices")
             .problem_response(404, "One of the devices, or the group, does not exist.")
             .request_body::<IntervalsQueryInput>()
@@ -326,17 +326,13 @@ async fn group_members(call: &ApiCall, group: String) -> Result<Vec<String>, Pro
 
 /// The intervals of devices, separately or merged.
 async fn interval_response(call: &ApiCall, query: IntervalQuery) -> ApiResult {
-    let data = read_intervals(call, query).await?;
-    call::json_response(IntervalList { data })
-}
-
-async fn read_intervals(
-    call: &ApiCall,
-    query: IntervalQuery,
-) -> Result<Vec<KeyInterval>, ProblemDetails> {
-    let functions = query.functions.clone();
-    let rows = run_blocking(&call.app, move |tools| tools.intervals(&query)).await?;
-    Ok(to_key_intervals(rows, &functions))
+    let mut missing_nodes = BTreeSet::new();
+    let data = read_cluster_intervals(call, query, &mut missing_nodes).await?;
+    let is_cluster = call.app.program.cluster_backend().is_some();
+    call::json_response(IntervalList {
+        data,
+        missing_nodes: is_cluster.then_some(missing_nodes),
+    })
 }
 
 /// The intervals of all nodes of the cluster. Adds the names of those that did not answer.

@@ -21,6 +21,7 @@ use crate::audit;
 use crate::blocking::run_blocking;
 use crate::call::ApiCall;
 use crate::endpoint::{Endpoint, EndpointScope, delete, head, options, patch, post};
+use crate::endpoint_place::EndpointPlace;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::NAMESPACE;
 
@@ -69,7 +70,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Begin a resumable upload")
             .description(
                 "As described by tus 1.0. `Upload-Metadata` may contain `filename`, `filetype`, and `sha256` (hexadecimal) to \
-                 verify the whole file.",
+                 verify the whole file. In a cluster, an upload is continued at the node where it was begun.",
             )
             .empty_response(201, "The upload was begun.")
             .with_location()
@@ -78,20 +79,26 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem_response(460, "The checksum of the body differs.")
             .problem_response(507, "The disk is nearly full."),
         one(head(path.as_str(), "tusOffset", offset))
+            .place(EndpointPlace::File("id"))
             .summary("Read how much of an upload was received")
             .empty_response(200, "In headers."),
         one(patch(path.as_str(), "tusAppend", append))
+            .place(EndpointPlace::LocalFile("id"))
             .summary("Continue a resumable upload")
             .raw_request_body(&[OFFSET_OCTETS])
             .empty_response(204, "Received; at the end the file is complete.")
             .problem_response(409, "The upload continues at another offset.")
+            .problem_response(421, "The upload was begun at another node of the cluster, which `detail` names.")
             .problem_response(423, "Another request continues this upload, or it is paused.")
             .problem_response(460, "The checksum of the body, or of the file, differs.")
             .problem_response(507, "The disk is nearly full."),
         one(delete(path.as_str(), "tusTerminate", terminate))
+            .place(EndpointPlace::File("id"))
             .summary("Cancel a resumable upload")
             .empty_response(204, "Deleted."),
         one(post(path.as_str(), "tusOverride", overridden))
+            .place(EndpointPlace::LocalFile("id"))
+            .problem_response(421, "The upload was begun at another node of the cluster, which `detail` names.")
             .summary("Continue or cancel an upload by another method")
             .description("For clients that cannot send PATCH or DELETE: the method is in `X-HTTP-Method-Override`.")
             .empty_response(204, "Done."),

@@ -7,6 +7,7 @@ mod access_check;
 mod bounds;
 mod client;
 mod cluster;
+mod cluster_files;
 mod cluster_telemetry;
 mod console;
 mod dashboards;

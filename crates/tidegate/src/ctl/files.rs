@@ -13,6 +13,7 @@ use hyper::{HeaderMap, Method, body::Bytes};
 use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
+use super::broker_commands::columns_with_node;
 use super::download;
 use super::error::CtlError;
 use super::http::{ApiClient, with_query};
@@ -176,7 +177,8 @@ impl FilesCommand {
         match self {
             Self::List { selection, export } => {
                 let rows = selection.rows("complete", export, client).await?;
-                output.print_rows(rows, FILE_COLUMNS)
+                let columns = columns_with_node(&rows.0, FILE_COLUMNS);
+                output.print_rows(rows, &columns)
             }
             Self::Show { id } => output.print_fields(&client.get(&path_of(&id, "")).await?),
             Self::Download { id, file } => download(client, &id, file).await,
@@ -227,7 +229,8 @@ impl TransfersCommand {
         match self {
             Self::List(selection) => {
                 let rows = selection.rows("receiving", None, client).await?;
-                output.print_rows(rows, TRANSFER_COLUMNS)
+                let columns = columns_with_node(&rows.0, TRANSFER_COLUMNS);
+                output.print_rows(rows, &columns)
             }
             Self::Status { id } => {
                 output.print_fields(&client.get(&path_of(&id, "/status")).await?)

@@ -8,7 +8,7 @@ use wall_clock::now_ms;
 
 use super::devices::{connected, device, login, name, product, put};
 use super::support::{Cluster, get};
-use crate::api::{ApiResponse, send};
+use crate::api::{ApiResponse, send, send_text};
 use crate::devices::api_at;
 use crate::support::{Node, Raw, eventually, kind};
 
@@ -318,4 +318,49 @@ fn alarms_of_all_nodes_are_listed_and_acknowledged_at_any() {
     assert_eq!(post(c, "alarms/1/acknowledge").status, 404);
     let (_, reason) = login(a, &ids[0]);
     assert_eq!(reason, 0);
+}
+
+#[test]
+fn intervals_of_another_node_may_be_more_than_one_message() {
+    const ROWS: u64 = 120_000;
+    let Some(cluster) = Cluster::shared() else {
+        return;
+    };
+    let [a, b, _] = &cluster.nodes[..] else {
+        panic!("expected three nodes");
+    };
+    let product = product(&cluster.nodes, &json!({}));
+    let id = name("many");
+    assert_eq!(device(a, &id, &product).status, 201);
+    let begin_ms = time_ms(0) - ROWS;
+    let lines = (0..ROWS).map(|at| {
+        let values = json!({"x": at, "y": at as f64 / 8.0});
+        format!(
+            "{}\n",
+            json!({"device": id, "ts_ms": begin_ms + at, "values": values})
+        )
+    });
+    let lines: String = lines.collect();
+    let path = "/api/v1/imports?kind=telemetry";
+    let job = send_text(b, path, "application/x-ndjson", &lines);
+    assert_eq!(job.status, 202, "{}", job.body);
+    let job = format!("jobs/{}", job.body["id"].as_str().unwrap());
+    eventually("the rows are stored", || {
+        read(b, &job)["state"] != "running"
+    });
+    let query = json!({
+        "devices": [id], "keys": ["x", "y"], "from_ms": begin_ms, "interval_ms": 1,
+        "functions": ["avg"],
+    });
+    let (status, intervals) = api_at(a.address("http"), "POST", "telemetry/query", &query);
+    assert_eq!(status, 200);
+    assert_eq!(intervals["missing_nodes"], json!([]));
+    let rows = intervals["data"].as_array().unwrap();
+    assert_eq!(rows.len() as u64, 2 * ROWS);
+    for (at, row) in (0..ROWS).chain(0..ROWS).zip(rows) {
+        assert_eq!(row["ts_ms"], begin_ms + at);
+        let is_first = row["key"] == "x";
+        let expected = if is_first { at as f64 } else { at as f64 / 8.0 };
+        assert_eq!(row["values"]["avg"].as_f64(), Some(expected), "{row}");
+    }
 }

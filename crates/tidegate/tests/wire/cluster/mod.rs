@@ -6,6 +6,7 @@ mod devices;
 mod drains;
 mod failover;
 mod failures;
+mod files;
 mod kills;
 mod live_streams;
 mod messages;
