@@ -218,7 +218,9 @@ impl ClusterNode {
             }
             MembershipEvent::Down { peer, node, reason } => {
                 match reason {
-                    DownReason::Left => tracing::info!(node = %node, "node has left the cluster"),
+                    DownReason::Left | DownReason::Drained => {
+                        tracing::info!(node = %node, "node has left the cluster");
+                    }
                     reason => tracing::warn!(
                         node = %node,
                         reason = reason.as_str(),

@@ -83,6 +83,8 @@ pub enum MembershipEvent {
 pub enum DownReason {
     /// It has left the cluster.
     Left,
+    /// It has left the cluster after it had referred its clients to other nodes. It does not start again at once.
+    Drained,
     /// Neither its entry nor a frame was seen for [`MembershipConfig::lease_ms`].
     Silent,
     /// It has started again.
@@ -101,6 +103,7 @@ impl DownReason {
     pub fn as_str(self) -> &'static str {
         match self {
             DownReason::Left => "left",
+            DownReason::Drained => "drained",
             DownReason::Silent => "silent",
             DownReason::Restarted => "restarted",
             DownReason::Reopened => "reopened",
@@ -197,7 +200,12 @@ impl ClusterMembership {
         match change {
             MemberChange::Complete => self.is_list_complete = true,
             MemberChange::Left(node) => {
-                self.close(&node, DownReason::Left, now_ms, false);
+                let known = self.members.get(&node);
+                let reason = match known.is_some_and(|known| known.member.is_draining) {
+                    true => DownReason::Drained,
+                    false => DownReason::Left,
+                };
+                self.close(&node, reason, now_ms, false);
                 self.members.remove(&node);
             }
             MemberChange::Expired(node) => {

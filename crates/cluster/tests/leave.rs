@@ -87,6 +87,7 @@ impl FabricEnd {
 #[derive(Default)]
 struct Observer {
     peer: Mutex<Option<PeerNodeId>>,
+    is_draining: AtomicBool,
     /// Messages, and the ends of peers.
     seen: Mutex<Vec<String>>,
 }
@@ -113,7 +114,10 @@ impl PeerNodeObserver for Observer {
     }
 
     fn load(&self) -> NodeLoad {
-        NodeLoad::default()
+        NodeLoad {
+            is_draining: self.is_draining.load(SeqCst),
+            ..NodeLoad::default()
+        }
     }
 }
 
@@ -183,4 +187,25 @@ async fn the_last_messages_of_a_node_arrive_before_it_leaves() {
     let seen = || second_observer.seen.lock().unwrap().clone();
     eventually("the node has left", || seen().len() == 2).await;
     assert_eq!(seen(), ["will", "left"]);
+}
+
+/// A standby does not wait for its return then.
+#[tokio::test]
+async fn a_node_that_leaves_after_a_drain_is_reported_as_drained() {
+    let fabric = Arc::new(Fabric::default());
+    let (first, first_observer) = start(&fabric, "a");
+    let (second, second_observer) = start(&fabric, "b");
+    eventually("the nodes meet", || {
+        second_observer.peer.lock().unwrap().is_some()
+    })
+    .await;
+    first_observer.is_draining.store(true, SeqCst);
+    eventually("the drain is known", || {
+        second.members().iter().any(|info| info.member.is_draining)
+    })
+    .await;
+    first.leave().await;
+    let seen = || second_observer.seen.lock().unwrap().clone();
+    eventually("the node has left", || !seen().is_empty()).await;
+    assert_eq!(seen(), ["drained"]);
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cluster::{NodeName, PeerNodeId, SendMessage};
+use cluster::{DownReason, NodeName, PeerNodeId, SendMessage};
 use store::{Store, StoreConfig};
 
 use crate::inputs::{Input, Inputs};
@@ -19,7 +19,7 @@ use crate::status::{KeptCopyStatus, StandbyStatus};
 
 /// Time between two attempts to read or write a record, or to adopt.
 const RETRY: Duration = Duration::from_millis(500);
-/// Time after which the sessions of a node that has left are adopted; it may start again.
+/// Time after which the sessions of a node that has left without a drain are adopted; it may start again.
 const LEFT_DELAY: Duration = Duration::from_secs(5);
 /// Time after which the record of a node that has returned is read again, until the node continues with its copy.
 const RETURN_CHECK: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ impl CopyReceiver {
             for input in inputs {
                 match input {
                     Input::Up(peer, node) => self.add_peer(peer, node),
-                    Input::Down(peer, has_left) => self.remove_peer(peer, has_left),
+                    Input::Down(peer, reason) => self.remove_peer(peer, reason),
                     Input::Message(peer, message) => self.handle_message(peer, &message),
                 }
             }
@@ -165,7 +165,7 @@ impl CopyReceiver {
         }
     }
 
-    fn remove_peer(&mut self, peer: PeerNodeId, has_left: bool) {
+    fn remove_peer(&mut self, peer: PeerNodeId, reason: DownReason) {
         let Some(node) = self.names.remove(&peer) else {
             return;
         };
@@ -186,7 +186,10 @@ impl CopyReceiver {
         }
         // Only the record says whether the copy is current.
         if origin.copy.is_some() || kept_copy::read_origin(&directory).is_some() {
-            let delay = if has_left { LEFT_DELAY } else { Duration::ZERO };
+            let delay = match reason {
+                DownReason::Left => LEFT_DELAY,
+                _ => Duration::ZERO,
+            };
             origin.adopt_at = Some(Instant::now() + delay);
         } else {
             self.parts.owner.end_succession(&node, false);

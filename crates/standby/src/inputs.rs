@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
-use cluster::{NodeName, PeerNodeId};
+use cluster::{DownReason, NodeName, PeerNodeId};
 
 /// Bytes of messages that wait for a thread; further ones are dropped, and the copy they belong to begins again.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
@@ -14,8 +14,7 @@ const MAX_QUEUED_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub(crate) enum Input {
     Up(PeerNodeId, NodeName),
-    /// `true`: the node has left the cluster.
-    Down(PeerNodeId, bool),
+    Down(PeerNodeId, DownReason),
     Message(PeerNodeId, Bytes),
 }
 

@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cluster::{ClusterObjects, NodeName, PeerNodeId, SendMessage};
+use cluster::{ClusterObjects, DownReason, NodeName, PeerNodeId, SendMessage};
 use store::{Store, StoreConfig};
 use tokio::runtime::Handle;
 
@@ -135,10 +135,9 @@ impl SessionCopies {
         }
     }
 
-    /// `has_left`: the node has left the cluster.
-    pub fn peer_down(&self, peer: PeerNodeId, has_left: bool) {
+    pub fn peer_down(&self, peer: PeerNodeId, reason: DownReason) {
         for inputs in [&self.sender_inputs, &self.receiver_inputs] {
-            inputs.push(Input::Down(peer, has_left));
+            inputs.push(Input::Down(peer, reason));
         }
     }
 

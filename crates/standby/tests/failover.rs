@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cluster::{
-    BoxFuture, ClusterError, ClusterObjects, ExpectedRevision, NodeName, ObjectChange, ObjectEntry,
-    PeerNodeId, PutError,
+    BoxFuture, ClusterError, ClusterObjects, DownReason, ExpectedRevision, NodeName, ObjectChange,
+    ObjectEntry, PeerNodeId, PutError,
 };
 use standby::{
     AdoptionProgress, CopyPhase, SessionCopies, SessionCopiesParts, SessionHold, SessionOwner,
@@ -312,7 +312,7 @@ fn connect(a: &TestNode, b: &TestNode) {
 
 fn disconnect(a: &TestNode, other: PeerNodeId) {
     a.wires.lock().unwrap().remove(&other);
-    a.copies.peer_down(other, false);
+    a.copies.peer_down(other, DownReason::Silent);
 }
 
 fn eventually(what: &str, mut check: impl FnMut() -> bool) {
@@ -437,7 +437,7 @@ fn nothing_is_acknowledged_that_a_current_standby_does_not_have() {
     assert_eq!(pair.a.phase(), CopyPhase::Current);
     // Now the node notices, but cannot tell the cluster.
     pair.objects.is_down.store(true, Ordering::SeqCst);
-    pair.a.copies.peer_down(pair.b.own, false);
+    pair.a.copies.peer_down(pair.b.own, DownReason::Silent);
     eventually("the standby is being removed", || {
         pair.a.phase() == CopyPhase::RemovingStandby
     });
@@ -477,7 +477,7 @@ fn adopt_while_separated(loses_answer: bool) {
     std::thread::sleep(Duration::from_millis(200));
     assert!(!pair.a.is_logged(batch));
     (pair.objects.loses_answer).store(loses_answer, Ordering::SeqCst);
-    pair.a.copies.peer_down(pair.b.own, false);
+    pair.a.copies.peer_down(pair.b.own, DownReason::Silent);
     eventually("the sessions end", || pair.a.owner.has_called("abandon"));
     // Clients would get new sessions before the other node can be asked.
     std::thread::sleep(Duration::from_millis(1200));
@@ -566,7 +566,7 @@ fn a_node_whose_log_has_no_frames_gets_a_standby() {
 fn a_standby_continues_where_it_was_interrupted() {
     let mut pair = Pair::with_current_standby();
     let sent_bytes = pair.a.copies.status().own.sent_bytes;
-    pair.a.copies.peer_down(pair.b.own, false);
+    pair.a.copies.peer_down(pair.b.own, DownReason::Silent);
     eventually("it is removed", || pair.a.phase() == CopyPhase::NoStandby);
     let batch = pair.a.queue(1, 60);
     eventually("it is acknowledged", || pair.a.is_logged(batch));

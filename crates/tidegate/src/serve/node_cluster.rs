@@ -115,7 +115,7 @@ struct BrokerObserver {
 
 fn loss_of(reason: DownReason) -> PeerLoss {
     match reason {
-        DownReason::Left => PeerLoss::Left,
+        DownReason::Left | DownReason::Drained => PeerLoss::Left,
         DownReason::Silent => PeerLoss::Silent,
         DownReason::Restarted
         | DownReason::Reopened
@@ -139,8 +139,7 @@ impl PeerNodeObserver for BrokerObserver {
         self.requests.peer_down(peer);
         self.devices.peer_down(peer);
         self.attributes.peer_down(peer);
-        self.session_copies
-            .peer_down(peer, reason == DownReason::Left);
+        self.session_copies.peer_down(peer, reason);
     }
 
     fn message(&self, peer: PeerNodeId, message: Bytes) {

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::support::{Cluster, durable, reachable, status};
+use serde_json::Value;
+
+use super::support::{Cluster, change_drain, durable, reachable, status};
 use crate::support::{Connect, Node, Packet, Publish, Raw, Will, ack, eventually, kind, unique};
 
 /// Time until a client has its session again after the node was killed: 5 s until that is noticed, and the adoption.
@@ -209,4 +211,34 @@ fn sessions_of_a_node_that_stops_in_order_continue_at_its_standby() {
     let (mut client, connack) = reconnect(&cluster.nodes[0], &durable(&id));
     assert!(connack.session_present);
     assert_eq!(drain(&mut client), ["after"]);
+}
+
+/// Nobody waits for its return, as with a node that was stopped without a drain.
+#[test]
+fn sessions_of_a_node_that_stops_after_a_drain_continue_at_once() {
+    let Some(cluster) = Cluster::start_with_standbys_or_skip(3) else {
+        return;
+    };
+    wait_for_standby(&cluster.nodes[0]);
+    let (topic, id) = (unique("drained/"), unique("d"));
+    let mut client = Raw::connect(&cluster.nodes[0], &durable(&id));
+    client.subscribe(&topic, 1);
+    client.cut();
+    Raw::client(&cluster.nodes[1], 5).publish_qos1(&topic, "before", 1);
+    let drained = change_drain(&cluster.nodes[1], "POST", "node-1");
+    assert_eq!(drained.status, 204, "{}", drained.body);
+    eventually("the others know of the drain", || {
+        let of = |node: &Node| status(node)["members"].as_array().cloned();
+        let drained = |member: &Value| member["node"] == "node-1" && member["is_draining"] == true;
+        (cluster.nodes[1..].iter()).all(|node| of(node).is_some_and(|of| of.iter().any(drained)))
+    });
+    cluster.nodes[0].terminate(Duration::from_secs(30));
+    let stopped = Instant::now();
+    let (mut client, connack) = reconnect(&cluster.nodes[2], &durable(&id));
+    let elapsed = stopped.elapsed();
+    assert!(connack.session_present);
+    assert_eq!(drain(&mut client), ["before"]);
+    // Without the drain, 5 s pass before the adoption begins.
+    assert!(elapsed < Duration::from_secs(4), "{elapsed:?}");
+    eprintln!("a client has its session {elapsed:?} after the process has ended");
 }
