@@ -154,7 +154,14 @@ impl CopyReceiver {
 
     fn add_peer(&mut self, peer: PeerNodeId, node: NodeName) {
         self.names.insert(peer, node.clone());
+        let directory = self.directory(&node);
         if let Some(origin) = self.origins.get_mut(&node) {
+            if kept_copy::is_adoption_requested(&directory) {
+                tracing::error!(node = %node, "a node that was declared lost for good has returned; its sessions are not adopted from the copy here");
+                if let Err(error) = kept_copy::withdraw_request(&directory) {
+                    tracing::error!(node = %node, %error, "the request to adopt the sessions of a node cannot be removed");
+                }
+            }
             origin.peer = Some(peer);
             if origin.adopt_at.is_some() {
                 origin.adopt_at = Some(Instant::now());
@@ -276,6 +283,9 @@ impl CopyReceiver {
             CopyBody::Standby { is_standby } => {
                 let copy = origin.copy.as_ref();
                 if copy.is_some_and(|copy| copy.number() == message.copy) {
+                    if is_standby {
+                        kept_copy::mark_complete(&directory)?;
+                    }
                     origin.is_standby = is_standby;
                     self.parts.owner.set_standby_for(node, is_standby);
                 }
@@ -341,7 +351,12 @@ impl CopyReceiver {
         };
         let own = &self.parts.node;
         let Some(known) = known else {
-            return self.decline(node, false);
+            return match run {
+                Some(run) if kept_copy::is_adoption_requested(&self.directory(node)) => {
+                    self.adopt_requested(node, run)
+                }
+                _ => self.decline(node, false),
+            };
         };
         if Some(known.record.run) != run {
             // The node has started again and changed its record, and will be a member in a moment. Until then, clients
@@ -370,22 +385,36 @@ impl CopyReceiver {
             // Both have been started again, perhaps.
             return self.try_again(node);
         }
+        self.claim_sessions(node, known.record.run, Some(known.revision));
+    }
+
+    /// The records of the cluster are lost, and an operator has declared that the node is lost for good. A node that has come
+    /// back nevertheless keeps its sessions: it is reachable before the time is over, or has written a record.
+    fn adopt_requested(&mut self, node: &NodeName, run: u64) {
+        let is_reachable = (self.origins.get(node)).is_some_and(|origin| origin.peer.is_some());
+        if is_reachable {
+            return self.decline(node, false);
+        }
+        if self.started.elapsed() < self.parts.start_delay {
+            return self.try_again(node);
+        }
+        self.claim_sessions(node, run, None);
+    }
+
+    /// Writes that this node adopts the sessions if the record has this revision (`None`: if there is none), and begins.
+    fn claim_sessions(&mut self, node: &NodeName, run: u64, revision: Option<u64>) {
         let adopted = StandbyRecord {
-            run: record.run,
+            run,
             standby: None,
-            adopted_by: Some(own.clone()),
+            adopted_by: Some(self.parts.node.clone()),
             is_adopted: false,
         };
-        match self
-            .parts
-            .records
-            .write(node, &adopted, Some(known.revision))
-        {
+        match self.parts.records.write(node, &adopted, revision) {
             WriteOutcome::Written(revision) => {
                 let record = adopted;
                 self.begin_adoption(node, KnownRecord { record, revision });
             }
-            // The node has removed its standby, or the change was made without an answer.
+            // The node has changed its record, or the change was made without an answer.
             WriteOutcome::Conflict => self.try_again(node),
             WriteOutcome::Unknown(error) => {
                 tracing::warn!(node = %node, %error, "cannot adopt the sessions of a node; trying again");

@@ -14,8 +14,12 @@ use crate::message::{self, CopyBody};
 
 /// The file that says what the copy is of.
 const ORIGIN: &str = "origin.json";
+/// Exists when the copy has had everything once: it has the sessions as they were at some moment since.
+const COMPLETE: &str = "complete";
 /// Exists when the sessions in the copy are adopted.
 const ADOPTED: &str = "adopted";
+/// Exists when the sessions are to be adopted although no record allows it, because the records of the cluster are lost.
+const ADOPTION_REQUESTED: &str = "adoption-requested";
 const STORE: &str = "store";
 /// All batches of a copy are those of one shard, so that they keep their order.
 const COPY_SHARD: u16 = 0;
@@ -216,9 +220,40 @@ pub(crate) fn remove(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Records that a copy has everything.
+pub(crate) fn mark_complete(directory: &Path) -> std::io::Result<()> {
+    create_marker(directory, COMPLETE)
+}
+
+pub(crate) fn is_complete(directory: &Path) -> bool {
+    directory.join(COMPLETE).exists()
+}
+
 /// Records that the sessions in a copy are adopted.
 pub(crate) fn mark_adopted(directory: &Path) -> std::io::Result<()> {
-    fs::File::create(directory.join(ADOPTED))?.sync_all()
+    create_marker(directory, ADOPTED)
+}
+
+/// Requests that the sessions in a copy are adopted without a record.
+pub(crate) fn request_adoption(directory: &Path) -> std::io::Result<()> {
+    create_marker(directory, ADOPTION_REQUESTED)
+}
+
+pub(crate) fn is_adoption_requested(directory: &Path) -> bool {
+    directory.join(ADOPTION_REQUESTED).exists()
+}
+
+/// Takes the request back.
+pub(crate) fn withdraw_request(directory: &Path) -> std::io::Result<()> {
+    match fs::remove_file(directory.join(ADOPTION_REQUESTED)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn create_marker(directory: &Path, name: &str) -> std::io::Result<()> {
+    fs::File::create(directory.join(name))?.sync_all()?;
+    fs::File::open(directory)?.sync_all()
 }
 
 pub(crate) fn is_adopted(directory: &Path) -> bool {

@@ -20,6 +20,7 @@ mod outgoing_copy;
 mod owner;
 mod record;
 mod status;
+mod stored_copies;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -39,6 +40,7 @@ use record::StandbyRecords;
 pub use message::SESSION_COPY_KIND;
 pub use owner::{AdoptionProgress, SessionHold, SessionOwner};
 pub use status::{CopyPhase, KeptCopyStatus, OwnCopyStatus, StandbyStatus};
+pub use stored_copies::{StoredCopy, request_adoption, stored_copies};
 
 /// What [`SessionCopies::start`] needs.
 pub struct SessionCopiesParts {

@@ -631,3 +631,119 @@ fn a_standby_that_starts_again_adopts_the_sessions_of_a_node_that_does_not_retur
     });
     drop(directories);
 }
+
+/// The servers have lost all records, and the node as well as its standby are down.
+fn lose_records_and_nodes() -> (LostRecords, PathBuf, PathBuf) {
+    let pair = Pair::with_current_standby();
+    let (of_a, of_b) = (pair.a.kill(), pair.b.kill());
+    pair.objects.entries.lock().unwrap().clear();
+    let lost = LostRecords {
+        objects: pair.objects,
+        runtime: pair.runtime,
+        _directories: pair.directories,
+    };
+    (lost, of_a, of_b)
+}
+
+struct LostRecords {
+    objects: Arc<MemoryObjects>,
+    runtime: Runtime,
+    _directories: Vec<tempfile::TempDir>,
+}
+
+impl LostRecords {
+    fn start(&self, name: &str, directory: PathBuf) -> TestNode {
+        TestNode::start(name, directory, &self.objects, &self.runtime, false)
+    }
+
+    fn record(&self) -> serde_json::Value {
+        let entries = self.objects.entries.lock().unwrap();
+        let entry = entries.get("standby.a");
+        entry.map_or(serde_json::Value::Null, |entry| {
+            serde_json::from_slice(&entry.value).unwrap()
+        })
+    }
+}
+
+fn request_adoption(of_b: &std::path::Path) {
+    let copies = standby::stored_copies(&of_b.join("standby")).unwrap();
+    assert_eq!(copies.len(), 1);
+    assert_eq!(copies[0].node.as_str(), "a");
+    assert!(copies[0].is_complete && !copies[0].is_adopted);
+    assert!(copies[0].changed.is_some());
+    standby::request_adoption(&copies[0]).unwrap();
+}
+
+#[test]
+fn without_records_nothing_is_adopted_and_the_node_keeps_its_sessions() {
+    let (lost, of_a, of_b) = lose_records_and_nodes();
+    let b = lost.start("b", of_b);
+    eventually("it declines", || b.owner.has_called("end a false"));
+    assert!(!b.owner.has_called("adopt a"));
+    let mut a = lost.start("a", of_a);
+    eventually("the node releases its sessions", || {
+        *a.owner.hold.lock().unwrap() == Some(SessionHold::Released)
+    });
+    assert!(!a.owner.has_called("abandon"));
+    let batch = a.queue(1, 50);
+    eventually("it is acknowledged", || a.is_logged(batch));
+}
+
+#[test]
+fn without_records_the_sessions_of_a_lost_node_are_adopted_on_request() {
+    let (lost, of_a, of_b) = lose_records_and_nodes();
+    request_adoption(&of_b);
+    let b = lost.start("b", of_b);
+    assert!(b.owner.has_called("begin a"), "clients wait");
+    std::thread::sleep(Duration::from_millis(800));
+    assert!(lost.record().is_null(), "the node may appear");
+    b.owner.fails_to_adopt.store(true, Ordering::SeqCst);
+    eventually("it begins to adopt", || lost.record()["adopted_by"] == "b");
+    // It is killed meanwhile, and continues.
+    let of_b = b.kill();
+    let b = lost.start("b", of_b);
+    eventually("the sessions are adopted", || {
+        b.owner.has_called("end a true")
+    });
+    assert_eq!(*b.owner.adopted.lock().unwrap(), expected());
+    eventually("the copy and the request are removed", || {
+        !b.directory.join("standby/a").exists()
+    });
+    // The node was not lost: it acknowledges nothing, and ends its sessions.
+    let a = lost.start("a", of_a);
+    eventually("the sessions are abandoned", || {
+        a.owner.has_called("abandon")
+    });
+}
+
+#[test]
+fn a_node_that_was_declared_lost_and_returns_keeps_its_sessions() {
+    // It may be reachable, or may only have written its record.
+    for is_reachable in [true, false] {
+        let (lost, of_a, of_b) = lose_records_and_nodes();
+        request_adoption(&of_b);
+        let a = lost.start("a", of_a);
+        eventually("it has its sessions back", || {
+            a.phase() == CopyPhase::NoStandby
+        });
+        if is_reachable {
+            // As after a loss of its own record: nothing but the connection says that it runs.
+            lost.objects.entries.lock().unwrap().clear();
+        }
+        let b = lost.start("b", of_b);
+        if is_reachable {
+            connect(&a, &b);
+        }
+        eventually("the request is declined", || {
+            b.owner.has_called("end a false")
+        });
+        // Nor is anything adopted when it is lost later.
+        disconnect(&b, a.own);
+        eventually("the copy is removed", || {
+            !b.directory.join("standby/a").exists()
+        });
+        std::thread::sleep(Duration::from_millis(1800));
+        assert!(!b.owner.has_called("adopt a"));
+        assert!(lost.record()["adopted_by"].is_null());
+    }
+}
