@@ -23,8 +23,8 @@ mod version;
 pub use fabric::NatsFabric;
 pub use links::NatsLinks;
 pub use managed::{
-    ManagedNats, ManagedNatsError, ManagedNatsSettings, ManagedNatsState, ManagedNatsStatus,
-    ManagedNatsTls, NatsServer, NatsSync,
+    FormerNatsServer, ManagedNats, ManagedNatsError, ManagedNatsSettings, ManagedNatsState,
+    ManagedNatsStatus, ManagedNatsTls, NatsServer, NatsServerMonitor, NatsSync,
 };
 pub use members::NatsMembers;
 pub use objects::NatsObjects;

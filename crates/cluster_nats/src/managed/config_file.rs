@@ -30,12 +30,12 @@ pub(super) struct ClientCredentials {
     pub(super) system_password: Secret,
 }
 
-pub(super) fn config_path(settings: &ManagedNatsSettings) -> PathBuf {
-    settings.directory.join("nats.conf")
+pub(super) fn config_path(directory: &Path) -> PathBuf {
+    directory.join("nats.conf")
 }
 
-pub(super) fn pid_path(settings: &ManagedNatsSettings) -> PathBuf {
-    settings.directory.join("nats.pid")
+pub(super) fn pid_path(directory: &Path) -> PathBuf {
+    directory.join("nats.pid")
 }
 
 /// The files of JetStream. A server that forms a cluster removes what it finds of one that did not, so that each has files of
@@ -58,7 +58,7 @@ pub(super) fn write(
         .mode(0o700)
         .create(&settings.directory)?;
     let text = serde_json::to_vec_pretty(&config(settings, credentials))?;
-    let path = config_path(settings);
+    let path = config_path(&settings.directory);
     let new = settings.directory.join("nats.conf.new");
     let _ = fs::remove_file(&new);
     let mut file = fs::File::options()
@@ -75,9 +75,11 @@ fn config(settings: &ManagedNatsSettings, credentials: &ClientCredentials) -> Va
         "server_name": settings.node.as_str(),
         "host": "127.0.0.1",
         "port": credentials.port,
-        "pid_file": text(&pid_path(settings)),
+        "pid_file": text(&pid_path(&settings.directory)),
         // The program that reads the log adds the time.
         "logtime": false,
+        // Attempts to reach a server that was lost, one each second. Each would be a line in the log.
+        "reconnect_error_reports": 60,
         "max_payload": MAX_PAYLOAD_BYTES,
         "accounts": {
             ACCOUNT: {
@@ -139,7 +141,7 @@ fn cluster_config(settings: &ManagedNatsSettings) -> Value {
 }
 
 /// A password without characters that have a meaning in URLs, and from which the secret cannot be computed.
-fn route_password(secret: &Secret) -> String {
+pub(super) fn route_password(secret: &Secret) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.reveal().as_bytes());
     HEXLOWER.encode(hmac::sign(&key, b"tidegate nats route").as_ref())
 }
@@ -172,7 +174,7 @@ mod tests {
             system_password: Secret::from("two"),
         };
         write(&settings, &credentials).unwrap();
-        let path = config_path(&settings);
+        let path = config_path(&settings.directory);
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600

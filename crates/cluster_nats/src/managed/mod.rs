@@ -2,6 +2,7 @@
 
 mod config_file;
 mod error;
+mod former_server;
 mod old_process;
 mod process_usage;
 mod program;
@@ -25,6 +26,7 @@ use tokio::task::JoinHandle;
 use crate::settings::{NatsAuth, NatsSettings};
 use config_file::{CLIENT_USER, ClientCredentials, SYSTEM_USER};
 pub use error::ManagedNatsError;
+pub use former_server::FormerNatsServer;
 pub use settings::{ManagedNatsSettings, ManagedNatsTls, NatsSync};
 pub use status::{ManagedNatsState, ManagedNatsStatus};
 use supervisor::Supervisor;
@@ -80,8 +82,8 @@ impl ManagedNats {
         let (stop, is_stopped) = watch::channel(false);
         let supervisor = Supervisor {
             program,
-            config_path: config_file::config_path(&settings),
-            pid_path: config_file::pid_path(&settings),
+            config_path: config_file::config_path(&settings.directory),
+            pid_path: config_file::pid_path(&settings.directory),
             memory_limit_bytes: settings.memory_limit_bytes,
             client_port,
             status: Arc::clone(&status),
@@ -128,6 +130,14 @@ impl ManagedNats {
         self.system_account().await?.servers().await
     }
 
+    /// A connection to this server for repeated questions about all servers. It is restored after interruptions.
+    ///
+    /// # Errors
+    /// If a connection cannot be begun.
+    pub async fn monitor(&self) -> Result<NatsServerMonitor, ClusterError> {
+        Ok(NatsServerMonitor(self.system_account().await?))
+    }
+
     /// Removes a server that does not come back from those that JetStream counts for a majority. It can join again.
     ///
     /// # Errors
@@ -160,6 +170,19 @@ impl ManagedNats {
         self.supervisor
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks a managed server for the servers that JetStream counts.
+pub struct NatsServerMonitor(SystemAccount);
+
+impl NatsServerMonitor {
+    /// As [`ManagedNats::servers`].
+    ///
+    /// # Errors
+    /// If fewer than a majority of the servers run.
+    pub async fn servers(&self) -> Result<Vec<NatsServer>, ClusterError> {
+        self.0.servers().await
     }
 }
 

@@ -12,18 +12,18 @@ const TERMINATE_LIMIT: Duration = Duration::from_secs(10);
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Ends the process in a pid file if it runs with this configuration file. Without `/proc`, nothing is known of it, and the
-/// new server reports that its port is in use.
-pub(super) async fn end(pid_path: &Path, config_path: &Path) {
+/// Ends the process in a pid file if it runs with this configuration file; false: it still runs. Without `/proc`, nothing is
+/// known of it, and the new server reports that its port is in use.
+pub(super) async fn end(pid_path: &Path, config_path: &Path) -> bool {
     let Some(pid) = fs::read_to_string(pid_path)
         .ok()
         .and_then(|text| text.trim().parse::<i32>().ok())
         .and_then(Pid::from_raw)
     else {
-        return;
+        return true;
     };
     if !is_running(pid, config_path) {
-        return;
+        return true;
     }
     warn!(
         pid = pid.as_raw_nonzero().get(),
@@ -31,10 +31,10 @@ pub(super) async fn end(pid_path: &Path, config_path: &Path) {
     );
     let _ = kill_process(pid, Signal::TERM);
     if has_ended(pid, config_path, TERMINATE_LIMIT).await {
-        return;
+        return true;
     }
     let _ = kill_process(pid, Signal::KILL);
-    has_ended(pid, config_path, KILL_LIMIT).await;
+    has_ended(pid, config_path, KILL_LIMIT).await
 }
 
 async fn has_ended(pid: Pid, config_path: &Path, limit: Duration) -> bool {
