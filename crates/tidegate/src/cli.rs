@@ -74,7 +74,7 @@ enum CliCommand {
     Sub(SubArgs),
     /// Inspect and control a running node over its HTTP API
     Ctl(CtlArgs),
-    /// Start a cluster of several nodes on this machine, to try it out
+    /// Try out a cluster on this machine, run a witness of a cluster, or recover a node
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Test or trace a rule
@@ -225,7 +225,11 @@ impl Cli {
             CliCommand::Pub(arguments) => arguments.run()?,
             CliCommand::Sub(arguments) => arguments.run()?,
             CliCommand::Ctl(arguments) => arguments.run()?,
-            CliCommand::Cluster(command) => return command.run(),
+            CliCommand::Cluster(command) => {
+                let (text, status) = command.run()?;
+                print_text(&text)?;
+                return Ok(status);
+            }
             CliCommand::Demo(arguments) => arguments.run()?,
             CliCommand::Rule(arguments) => {
                 if let Err(status) = arguments.run()? {

@@ -11,6 +11,7 @@ mod ctl;
 mod exit_status;
 mod link_command;
 mod logging;
+mod managed_server;
 mod password_command;
 mod quarantine;
 mod serve;

@@ -1,7 +1,9 @@
-//! `tidegate cluster up`: a cluster of several nodes on this machine, to try it out.
+//! `tidegate cluster`: a cluster of several nodes on this machine, to try it out; a witness; the recovery of a node.
 
 mod local_cluster;
 mod node_processes;
+mod recover;
+mod witness;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,13 +15,19 @@ use cluster_nats::ManagedNatsError;
 use crate::exit_status::ExitStatus;
 use crate::serve::program_name;
 pub(crate) use local_cluster::ClusterUsageError;
-use local_cluster::{LocalCluster, MAX_NODES};
+use local_cluster::{LocalCluster, LocalClusterSize, MAX_NODES};
 use node_processes::{ClusterEnd, NodeProcesses};
+use recover::RecoverArgs;
+use witness::WitnessArgs;
 
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Start several nodes on this machine that act as one broker; Ctrl-C ends them
     Up(ClusterUpArgs),
+    /// Run a NATS server without a node, on a small machine, so that one of two nodes may fail
+    Witness(WitnessArgs),
+    /// Let a stopped node begin a new cluster after more than half of the NATS servers were lost for good
+    Recover(RecoverArgs),
 }
 
 #[derive(Args)]
@@ -30,6 +38,9 @@ pub(crate) struct ClusterUpArgs {
     /// Number of nodes; an odd number, so that a majority remains when nodes fail
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_NODES)))]
     nodes: u16,
+    /// Start a witness, too: a NATS server without a node, with which one of two nodes may fail
+    #[arg(long)]
+    witness: bool,
     /// Directory for the data and settings of the nodes
     #[arg(long, value_name = "DIR", default_value = "tidegate-cluster")]
     directory: PathBuf,
@@ -45,10 +56,17 @@ pub(crate) struct ClusterUpArgs {
 }
 
 impl ClusterCommand {
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+    /// Returns the text for standard output, and the exit status.
+    pub(crate) fn run(self) -> anyhow::Result<(String, ExitCode)> {
         disk::restrict_umask();
-        let Self::Up(arguments) = self;
-        arguments.run()
+        match self {
+            Self::Up(arguments) => Ok((String::new(), arguments.run()?)),
+            Self::Witness(arguments) => {
+                arguments.run()?;
+                Ok((String::new(), ExitCode::SUCCESS))
+            }
+            Self::Recover(arguments) => Ok((arguments.run()?, ExitCode::SUCCESS)),
+        }
     }
 }
 
@@ -60,7 +78,10 @@ impl ClusterUpArgs {
         };
         let cluster = LocalCluster::prepare(
             &self.directory,
-            self.nodes,
+            LocalClusterSize {
+                nodes: self.nodes,
+                has_witness: self.witness,
+            },
             self.port_offset,
             nats_server.as_deref(),
         )?;
@@ -68,7 +89,7 @@ impl ClusterUpArgs {
             .enable_all()
             .build()?;
         let end = runtime.block_on(async {
-            let mut processes = NodeProcesses::start(&cluster.nodes, &self.sets)?;
+            let mut processes = NodeProcesses::start(cluster.processes(), &self.sets)?;
             processes
                 .run(|| eprint!("{}", start_message(&cluster)))
                 .await
@@ -111,10 +132,17 @@ fn start_message(cluster: &LocalCluster) -> String {
         let _ = writeln!(
             text,
             "  {:<8}{:<17}{:<29}{}/",
-            node.name,
+            node.process.name,
             node.mqtt.to_string(),
             format!("ws://{}/mqtt", node.ws),
             node.api_url()
+        );
+    }
+    if let Some(witness) = &cluster.witness {
+        let _ = writeln!(
+            text,
+            "  {}  a NATS server without a node",
+            witness.process.name
         );
     }
     let (Some(first), Some(last)) = (cluster.nodes.first(), cluster.nodes.last()) else {
@@ -133,9 +161,9 @@ fn start_message(cluster: &LocalCluster) -> String {
          Data and settings are in {directory}. Ctrl-C ends all nodes.\n\n",
         last_port = last.mqtt.port(),
         first_port = first.mqtt.port(),
-        first_dir = first.data_dir.display(),
-        pid_hint = format_args!("$(jq .pid {}/node.json)", last.data_dir.display()),
-        last_config = last.config_file.display(),
+        first_dir = first.process.data_dir.display(),
+        pid_hint = format_args!("$(jq .pid {}/node.json)", last.process.data_dir.display()),
+        last_config = last.process.config_file.display(),
     );
     text
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-use super::local_cluster::LocalNode;
+use super::local_cluster::LocalProcess;
 use crate::serve::program_name;
 
 /// How often the files of starting nodes are read.
@@ -28,7 +28,7 @@ pub(super) enum ClusterEnd {
 }
 
 struct NodeProcess<'a> {
-    node: &'a LocalNode,
+    node: &'a LocalProcess,
     pid: u32,
     is_running: bool,
     is_ready: bool,
@@ -46,7 +46,7 @@ pub(super) struct NodeProcesses<'a> {
 }
 
 impl<'a> NodeProcesses<'a> {
-    pub(super) fn start(nodes: &'a [LocalNode], sets: &[String]) -> anyhow::Result<Self> {
+    pub(super) fn start(nodes: Vec<&'a LocalProcess>, sets: &[String]) -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         // Before the first node: from now on a signal does not leave nodes behind.
         let interrupt = signal(SignalKind::interrupt())?;
@@ -56,7 +56,7 @@ impl<'a> NodeProcesses<'a> {
         let (sender, ends) = mpsc::unbounded_channel();
         let mut tasks = tokio::task::JoinSet::new();
         let mut processes = Vec::new();
-        for (index, node) in nodes.iter().enumerate() {
+        for (index, node) in nodes.into_iter().enumerate() {
             let mut child = spawn(&program, node, sets)
                 .with_context(|| format!("cannot start {}", node.name))?;
             let pid = child.id().context("the node has ended at once")?;
@@ -105,15 +105,19 @@ impl<'a> NodeProcesses<'a> {
                         self.stop_nodes().await;
                         bail!("{} {how} before it accepted clients; its log is above", node.name);
                     }
-                    let remaining = self.nodes.iter().filter(|node| node.is_running).count();
+                    let remaining = self.nodes.iter();
+                    let remaining = remaining.filter(|process| process.is_running && process.node.has_clients);
+                    let remaining = remaining.count();
                     eprintln!("{} {how} unexpectedly. {}", node.name, what_follows(node, remaining));
                     if remaining == 0 {
+                        // A witness is of no use alone.
+                        self.stop_nodes().await;
                         return Ok(ClusterEnd::AllNodesEnded);
                     }
                 }
                 () = tokio::time::sleep(START_POLL), if ready.is_some() => {
                     for process in self.nodes.iter_mut().filter(|process| !process.is_ready) {
-                        process.is_ready = is_ready(&process.node.data_dir, process.pid);
+                        process.is_ready = is_ready(process.node, process.pid);
                     }
                     if self.nodes.iter().all(|process| process.is_ready)
                         && let Some(ready) = ready.take()
@@ -175,9 +179,10 @@ impl<'a> NodeProcesses<'a> {
     }
 }
 
-fn spawn(program: &Path, node: &LocalNode, sets: &[String]) -> std::io::Result<Child> {
+fn spawn(program: &Path, node: &LocalProcess, sets: &[String]) -> std::io::Result<Child> {
     let mut command = Command::new(program);
-    command.arg("serve").arg("--config").arg(&node.config_file);
+    command.args(node.command);
+    command.arg("--config").arg(&node.config_file);
     for set in sets {
         command.arg("--set").arg(set);
     }
@@ -205,9 +210,12 @@ async fn copy_lines(name: &str, log: impl AsyncRead + Unpin) {
     }
 }
 
-/// Whether `node.json` says that this process accepts clients.
-fn is_ready(data_dir: &Path, pid: u32) -> bool {
-    let text = std::fs::read(data_dir.join("node.json")).unwrap_or_default();
+/// Whether `node.json` says that this process accepts clients. Nobody waits for a process without clients.
+fn is_ready(node: &LocalProcess, pid: u32) -> bool {
+    if !node.has_clients {
+        return true;
+    }
+    let text = std::fs::read(node.data_dir.join("node.json")).unwrap_or_default();
     let node: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     node["pid"] == pid
 }
@@ -223,12 +231,12 @@ fn describe_end(status: std::io::Result<ExitStatus>) -> String {
     }
 }
 
-fn what_follows(node: &LocalNode, remaining: usize) -> String {
-    let command = restart_command(node);
+fn what_follows(node: &LocalProcess, remaining: usize) -> String {
+    let (name, command) = (&node.name, restart_command(node));
     match remaining {
         0 => "No node runs any more.".to_owned(),
-        1 => format!("One node continues. To start it again: {command}"),
-        count => format!("The other {count} nodes continue. To start it again: {command}"),
+        1 => format!("One node continues. To start {name} again: {command}"),
+        count => format!("{count} nodes continue. To start {name} again: {command}"),
     }
 }
 
@@ -241,10 +249,11 @@ fn send_signal(pid: u32, signal: Signal) {
 }
 
 /// How a person starts one node again.
-fn restart_command(node: &LocalNode) -> String {
+fn restart_command(node: &LocalProcess) -> String {
     format!(
-        "{} serve --config {}",
+        "{} {} --config {}",
         program_name(),
+        node.command.join(" "),
         node.config_file.display()
     )
 }

@@ -420,7 +420,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("cluster.program", cluster.program, Path, "The program `nats-server`; default: beside this program, or on `PATH`."),
     setting!("cluster.listen", cluster.listen, Text, "Where the managed server listens for those of the other nodes (`HOST:PORT`)."),
     setting!("cluster.advertise", cluster.advertise, Text, "Where the other nodes reach `cluster.listen`, if it is no address that they can use (`HOST:PORT`)."),
-    setting!("cluster.peers", cluster.peers, Text, "The managed servers of all nodes (`HOST:PORT`), separated by commas, this one included. An odd number; with three, one may fail."),
+    setting!("cluster.peers", cluster.peers, Text, "The managed servers of all nodes, and of the witness if there is one (`HOST:PORT`), separated by commas, this one included. An odd number; with three, one may fail."),
     setting!("cluster.secret_file", cluster.secret_file, Path, "File with the secret by which the managed servers authenticate each other; the same on all nodes."),
     setting!("cluster.max_memory", cluster.max_memory, Bytes(64 << 20, MAX_MEMORY), "Memory that the managed server should not exceed."),
     setting!("cluster.max_disk", cluster.max_disk, Bytes(64 << 20, MAX_FILES), "Space that the managed server may use on disk, in `nats` in `node.data_dir`."),

@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::{Value, json};
 
 /// Contains the token that makes `tidegate ctl` on this machine an admin.
@@ -25,10 +25,29 @@ const PRIVATE_DIRS: [&str; 7] = [
 
 /// A data directory locked until this value is dropped or the process ends in any way.
 #[derive(Debug)]
-pub(super) struct DataDir {
+pub(crate) struct DataDir {
     path: PathBuf,
     /// Locked file; the system releases the lock with the process.
     _lock: File,
+}
+
+/// Another process has locked the data directory.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "another node{} is using the data directory {}; stop it, or give this one another with --data-dir",
+    describe_process(.process),
+    path.display()
+)]
+pub(crate) struct DataDirInUseError {
+    pub(crate) path: PathBuf,
+    /// Id of the process, if it is known.
+    pub(crate) process: Option<String>,
+}
+
+/// ` (process 7)`, or nothing.
+pub(crate) fn describe_process(process: &Option<String>) -> String {
+    let process = process.as_ref();
+    process.map_or_else(String::new, |pid| format!(" (process {pid})"))
 }
 
 /// An open listener, as written to `node.json`.
@@ -41,7 +60,7 @@ pub(super) struct OpenListener {
 
 impl DataDir {
     /// Creates the directory if it is missing, and locks it for this process.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
         create.with_context(|| {
             format!(
@@ -72,15 +91,9 @@ impl DataDir {
                 let mut holder = String::new();
                 // Reading the holder only improves the message; errors are ignored.
                 let _ = lock.read_to_string(&mut holder);
-                let holder = match holder.trim() {
-                    "" => String::new(),
-                    pid => format!(" (process {pid})"),
-                };
-                bail!(
-                    "another node{holder} is using the data directory {}; stop it, or give this one \
-                     another with --data-dir",
-                    path.display()
-                );
+                let process = Some(holder.trim()).filter(|pid| !pid.is_empty());
+                let process = process.map(str::to_owned);
+                return Err(DataDirInUseError { path, process }.into());
             }
             Err(TryLockError::Error(error)) => {
                 return Err(error).with_context(|| format!("cannot lock {}", lock_path.display()));
@@ -97,7 +110,7 @@ impl DataDir {
         Ok(data_dir)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 

@@ -79,7 +79,7 @@ use data_dir::DataDir;
 pub(crate) use device_port::NoopDevicePort;
 pub(crate) use in_process::InProcessNodes;
 use node::Node;
-use signals::{SignalListener, SignalRequest};
+pub(crate) use signals::{SignalListener, SignalRequest};
 pub(crate) use startup_message::program_name;
 
 /// File with the password of the first operator, if the first start had no terminal to show it on.

@@ -22,9 +22,7 @@ use cluster::{
     NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId, PeerNodeInfo, PeerNodeObserver,
     RecordReplication, ReplicaPhase, ReplicatedObjects, RequestHandler, RequestLimits, SendMessage,
 };
-use cluster_nats::{
-    ManagedNats, ManagedNatsSettings, ManagedNatsState, NatsFabric, NatsSettings, NatsState,
-};
+use cluster_nats::{ManagedNats, ManagedNatsState, NatsFabric, NatsSettings, NatsState};
 use devices::command::Commands;
 use devices::platform::Reporter;
 use devices::pull::{PullScheduler, ReadingIntake};
@@ -43,7 +41,8 @@ use super::cluster_drain::NodeDrain;
 use super::cluster_objects::{self, ClusterReplication, NodeObjects};
 use super::cluster_pulls::{self, ClusterReadings, LeasedTurn};
 use super::cluster_standby::{BrokerSessions, standby_metrics, standby_status};
-use crate::config::{ClusterServers, ClusterSettings, Config, ManagedServer, StandbyUse};
+use crate::config::{ClusterServers, ClusterSettings, Config, StandbyUse};
+use crate::managed_server::{copies_directory, server_directory, start_server};
 
 /// Threads for the messages between nodes. HTTP has its own ones, so that neither delays the other.
 const CLUSTER_THREADS: usize = 2;
@@ -326,7 +325,7 @@ impl NodeCluster {
             .enable_all()
             .build()
             .context("cannot start the threads of the cluster")?;
-        let directory = config.data_dir.join("nats");
+        let directory = server_directory(&config.data_dir);
         let connecting = settings.clone();
         let connected = runtime
             .spawn(async move { connect(&connecting, directory).await })
@@ -396,7 +395,7 @@ impl NodeCluster {
             move || format!("{:016x}{:016x}", random_number(), random_number()),
         );
         let sessions = BrokerSessions::new(observer.inbox.clone(), runtime.handle().clone());
-        let copies = config.data_dir.join("standby");
+        let copies = copies_directory(&config.data_dir);
         Ok(Some(Self {
             shared: Arc::new(NodeClusterState {
                 settings,
@@ -790,33 +789,6 @@ async fn connect(
     };
     let fabric = NatsFabric::connect(nats, &settings.node).await;
     Ok((fabric.context("cluster")?, managed))
-}
-
-async fn start_server(
-    settings: &ClusterSettings,
-    server: &ManagedServer,
-    directory: PathBuf,
-) -> anyhow::Result<ManagedNats> {
-    let managed = ManagedNatsSettings {
-        program: server.program.clone(),
-        listen: server.listen.clone(),
-        advertise: server.advertise.clone(),
-        peers: server.peers.clone(),
-        tls: server.tls.clone(),
-        sync: server.sync,
-        max_memory_bytes: server.max_memory / 2,
-        memory_limit_bytes: server.max_memory,
-        max_store_bytes: server.max_disk,
-        ..ManagedNatsSettings::new(
-            directory,
-            &settings.name,
-            settings.node.clone(),
-            server.secret.clone(),
-        )
-    };
-    ManagedNats::start(managed)
-        .await
-        .context("cluster.managed: the NATS server does not start")
 }
 
 impl ClusterBackend for NodeCluster {

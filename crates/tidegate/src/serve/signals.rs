@@ -6,13 +6,13 @@ use std::io;
 use rustix::process::Signal as SignalName;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(super) enum SignalRequest {
+pub(crate) enum SignalRequest {
     /// Name of the signal.
     Stop(&'static str),
     Reload,
 }
 
-pub(super) struct SignalListener {
+pub(crate) struct SignalListener {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -21,7 +21,7 @@ pub(super) struct SignalListener {
 impl SignalListener {
     /// Registers the handlers; from now on the signals do not end the process. Needs a tokio
     /// runtime.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         // With a handler, a write beyond the limit of file sizes (`ulimit -f`) fails like one to a full disk.
         // Without one, it ends the process. The handler stays when its stream is dropped.
         let _ = signal(SignalKind::from_raw(SignalName::XFSZ.as_raw()))?;
@@ -32,7 +32,7 @@ impl SignalListener {
         })
     }
 
-    pub(super) async fn next(&mut self) -> SignalRequest {
+    pub(crate) async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             _ = self.terminate.recv() => SignalRequest::Stop("SIGTERM"),
             _ = self.interrupt.recv() => SignalRequest::Stop("SIGINT"),
@@ -43,7 +43,7 @@ impl SignalListener {
     /// Waits for SIGINT, which requests an immediate stop during a graceful one. SIGTERM is ignored
     /// here, because some programs repeat it (`timeout` does at once), and a graceful stop is
     /// bounded in time.
-    pub(super) async fn next_interrupt(&mut self) {
+    pub(crate) async fn next_interrupt(&mut self) {
         // `None`: the handler is gone, so no signal will come.
         if self.interrupt.recv().await.is_none() {
             std::future::pending().await

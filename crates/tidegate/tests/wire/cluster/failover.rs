@@ -26,7 +26,7 @@ fn kill(cluster: &mut Cluster, index: usize) {
 }
 
 /// Connects as clients do: again and again until the node accepts.
-fn reconnect(node: &Node, connect: &Connect) -> (Raw, Packet) {
+pub(super) fn reconnect(node: &Node, connect: &Connect) -> (Raw, Packet) {
     let deadline = Instant::now() + FAILOVER;
     loop {
         let mut raw = Raw::open(node, connect.version);
@@ -40,14 +40,14 @@ fn reconnect(node: &Node, connect: &Connect) -> (Raw, Packet) {
 }
 
 /// Waits for the acknowledgement of a message, which may have to wait for the adoption.
-fn wait_for_ack(publisher: &mut Raw, kind: u8) {
+pub(super) fn wait_for_ack(publisher: &mut Raw, kind: u8) {
     let packet = publisher.try_recv(FAILOVER).expect("an acknowledgement");
     assert_eq!((packet.kind, packet.reason), (kind, 0), "{packet:?}");
 }
 
 /// Takes and acknowledges the messages that wait for a client, until none has come for a while. Completes the QoS 2
 /// messages of the client itself, which count as [`RECEIVED`].
-fn drain(raw: &mut Raw) -> Vec<String> {
+pub(super) fn drain(raw: &mut Raw) -> Vec<String> {
     let mut payloads = Vec::new();
     while let Some(packet) = raw.try_recv(Duration::from_millis(800)) {
         match packet.kind {
