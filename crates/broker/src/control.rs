@@ -55,7 +55,7 @@ pub enum ControlError {
     /// The store accepts no writes: the disk is full or fails.
     #[error("the store accepts no messages now")]
     StoreUnavailable,
-    #[error("the node is stopping, or a shard does not answer")]
+    #[error("the node is stopping, or a shard or another node does not answer")]
     Unavailable,
 }
 

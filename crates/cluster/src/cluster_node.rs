@@ -25,7 +25,8 @@ const MIN_SLEEP_MS: u64 = 2;
 
 /// Is told what happens at the other nodes, in order. Calls must not block and must not call the [`ClusterNode`].
 pub trait PeerNodeObserver: Send + Sync + 'static {
-    fn peer_up(&self, peer: PeerNodeId, node: &NodeName);
+    /// `protocol`: the latest version of the messages between nodes that both speak.
+    fn peer_up(&self, peer: PeerNodeId, node: &NodeName, protocol: u32);
 
     fn peer_down(&self, peer: PeerNodeId, reason: DownReason);
 
@@ -212,9 +213,13 @@ impl ClusterNode {
 
     fn report(&self, event: MembershipEvent) {
         match event {
-            MembershipEvent::Up { peer, node } => {
-                tracing::info!(node = %node, "node of the cluster is reachable");
-                self.observer.peer_up(peer, &node);
+            MembershipEvent::Up {
+                peer,
+                node,
+                protocol,
+            } => {
+                tracing::info!(node = %node, protocol, "node of the cluster is reachable");
+                self.observer.peer_up(peer, &node, protocol);
             }
             MembershipEvent::Down { peer, node, reason } => {
                 match reason {

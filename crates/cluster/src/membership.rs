@@ -53,6 +53,8 @@ pub enum MembershipEvent {
     Up {
         peer: PeerNodeId,
         node: NodeName,
+        /// The latest version of the messages between nodes that both speak.
+        protocol: u32,
     },
     /// A member cannot be reached any more; messages to it that are not answered may be lost.
     Down {
@@ -339,9 +341,12 @@ impl ClusterMembership {
             let peer = PeerNodeId::new(index as u8, self.last_channel);
             self.peers[index] = Some((peer, node.clone()));
             known.peer = Some(peer);
+            // There is a channel only if there is such a version.
+            let protocol = known.member.common_protocol(&self.local);
             self.events.push_back(MembershipEvent::Up {
                 peer,
                 node: node.clone(),
+                protocol: protocol.unwrap_or(self.local.oldest_protocol),
             });
         }
         if let Some(peer) = known.peer {

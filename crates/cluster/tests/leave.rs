@@ -93,7 +93,7 @@ struct Observer {
 }
 
 impl PeerNodeObserver for Observer {
-    fn peer_up(&self, peer: PeerNodeId, _: &NodeName) {
+    fn peer_up(&self, peer: PeerNodeId, _: &NodeName, _: u32) {
         *self.peer.lock().unwrap() = Some(peer);
     }
 

@@ -222,7 +222,7 @@ impl SimulatedNode {
     fn handle_events(&mut self) {
         while let Some(event) = self.membership.poll_event() {
             match event {
-                MembershipEvent::Up { peer, node } => {
+                MembershipEvent::Up { peer, node, .. } => {
                     let history = PeerHistory {
                         number: self.next_conversation,
                         ..PeerHistory::default()

@@ -46,7 +46,7 @@ struct Observed {
 struct Observer(Mutex<Observed>);
 
 impl PeerNodeObserver for Observer {
-    fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
+    fn peer_up(&self, peer: PeerNodeId, node: &NodeName, _: u32) {
         let mut observed = self.0.lock().unwrap();
         observed.conversations += 1;
         let number = observed.conversations;

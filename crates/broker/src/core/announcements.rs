@@ -119,6 +119,14 @@ impl Shard {
                     let answer = ShardMessage::SessionEndAnswer { request, kept };
                     self.shard_queues.send(from, answer);
                 }
+                ShardMessage::ExclusiveClaimed {
+                    topic,
+                    client_id,
+                    outcome,
+                } => self.handle_exclusive_claimed(&topic, &client_id, outcome),
+                ShardMessage::EndExclusive { topic, client_id } => {
+                    self.end_exclusive(&topic, &client_id);
+                }
                 ShardMessage::StoreRejects(rejects) => self.has_rejecting_node = rejects,
                 ShardMessage::TunnelData { tunnel, bytes } => {
                     self.handle_tunnel_output(tunnel, &bytes);
@@ -136,6 +144,9 @@ impl Shard {
                 | ShardMessage::SessionsRestored
                 | ShardMessage::SessionEnded { .. }
                 | ShardMessage::SessionEndAnswer { .. }
+                | ShardMessage::ClaimExclusive { .. }
+                | ShardMessage::ExclusiveRestored { .. }
+                | ShardMessage::ExclusiveReleased { .. }
                 | ShardMessage::OpenTunnel { .. } => {}
             }
         }

@@ -12,6 +12,7 @@ use super::ack_watchers::AckCallback;
 use super::connection::CloseReason;
 use super::dispatch::Dispatch;
 use super::encoding::PublishEnvelope;
+use super::exclusive_claims::ExclusiveContinuation;
 use super::inspection::{ScanStep, ShardScan};
 use super::message::expiry_time_ms;
 use super::outbox::SHARE_FROM_BYTES;
@@ -373,15 +374,38 @@ impl Shard {
             || self.shard_queues.waiting_bytes > limits.max_cross_shard_bytes as usize
     }
 
-    /// Subscribes the client of a session; returns the granted QoS, and the number of the announcement that the other
-    /// shards have to confirm.
+    /// Subscribes the client of a session, once the cluster has decided about an exclusive subscription. `respond` gets the
+    /// granted QoS when the subscription is in the log and all shards know it; `None`: no session.
     pub(crate) fn subscribe_for_client(
         &mut self,
-        client_id: &str,
-        subscription: &SubscriptionRequest,
-    ) -> Option<Result<(u8, u64), ControlError>> {
-        let &session = self.by_client_id.get(client_id)?;
-        Some(self.subscribe_session(session, subscription))
+        client_id: Box<str>,
+        subscription: SubscriptionRequest,
+        respond: impl FnOnce(Option<Result<u8, ControlError>>) + Send + 'static,
+    ) {
+        let Some(&session) = self.by_client_id.get(&*client_id) else {
+            return respond(None);
+        };
+        let filter = SubscribeFilter {
+            filter: &subscription.topic_filter,
+            options: SubscriptionOptions::new(QoS::try_from(subscription.qos).unwrap_or_default()),
+        };
+        let topics = self.exclusive_topics_to_claim(session, std::iter::once(filter));
+        let finish = move |shard: &mut Shard| {
+            let Some(&session) = shard.by_client_id.get(&*client_id) else {
+                return respond(None);
+            };
+            let outcome = shard.subscribe_session(session, &subscription);
+            let sequence = outcome.as_ref().map_or(0, |&(_, sequence)| sequence);
+            let respond = move || respond(Some(outcome.map(|(qos, _)| qos)));
+            shard.respond_when_durable(sequence, Box::new(respond));
+        };
+        match topics.is_empty() {
+            true => finish(self),
+            false => {
+                let finish = ExclusiveContinuation::Request(Box::new(finish));
+                self.claim_exclusives(session, topics, finish);
+            }
+        }
     }
 
     fn subscribe_session(
@@ -413,6 +437,7 @@ impl Shard {
         match outcome {
             Ok((code, sequence)) => Ok((code.0, sequence)),
             Err((ReasonCode::QUOTA_EXCEEDED, detail)) => Err(ControlError::LimitReached(detail)),
+            Err((ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR, _)) => Err(ControlError::Unavailable),
             Err((_, detail)) => Err(invalid_field("topic_filter", detail)),
         }
     }

@@ -1,6 +1,6 @@
 //! State shared by all shards of the node and used only when clients come and go. It records which shard holds the
-//! session of a client id, and which client holds an exclusive topic. It counts connections, sessions and delayed
-//! messages.
+//! session of a client id and, outside a cluster, which client holds an exclusive topic. It counts connections, sessions
+//! and delayed messages.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -83,7 +83,7 @@ impl NodeDirectory {
         }
     }
 
-    /// Claims an exclusive topic for a client; false if another client has it.
+    /// Claims an exclusive topic for a client, outside a cluster; false if another client has it.
     pub(crate) fn claim_exclusive(&self, topic: &str, client_id: &Arc<str>) -> bool {
         let mut exclusive = lock(&self.exclusive);
         match exclusive.get(topic) {

@@ -23,6 +23,8 @@ pub(crate) mod directory;
 pub(crate) mod dispatch;
 pub(crate) mod drain;
 pub(crate) mod encoding;
+mod exclusive_claims;
+pub(crate) mod exclusive_directory;
 mod filter_key;
 pub(crate) mod handover;
 pub(crate) mod inspection;

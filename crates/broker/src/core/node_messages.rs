@@ -8,13 +8,14 @@ use hooks::CertificateNames;
 use thiserror::Error;
 
 use super::cross_shard_batch::{BatchError, CrossShardBatch};
+use super::exclusive_directory::ExclusiveMessage;
 use super::retained_versions::{BUCKETS, RetainedDigests};
 use super::session_directory::SessionMessage;
-use super::shard_messages::SessionClaimOutcome;
+use super::shard_messages::{ExclusiveOutcome, SessionClaimOutcome};
 use super::tunnel::{self, TunnelMessage, TunnelRequest};
 
 /// Latest version of these messages.
-pub const NODE_PROTOCOL: u32 = 5;
+pub const NODE_PROTOCOL: u32 = 6;
 /// Oldest version that this node speaks as well. A release that changes these messages also speaks the version of the
 /// release before, so that nodes can be upgraded one after the other.
 pub const OLDEST_NODE_PROTOCOL: u32 = 5;
@@ -80,6 +81,8 @@ pub(crate) enum NodeMessage {
         state: SuccessionState,
         node: Box<str>,
     },
+    /// Kind 12, since version 6; the number is their count.
+    Exclusives(Vec<ExclusiveMessage>),
 }
 
 /// How far a node is that adopts the sessions of another one.
@@ -114,7 +117,7 @@ pub(crate) enum NodeMessageError {
     Kind(u8),
     #[error("a topic filter or group in it is invalid")]
     Filter,
-    #[error("a client id, node name or address in it is invalid")]
+    #[error("a client id, topic, node name or address in it is invalid")]
     Name,
     #[error("{0} bytes follow its end")]
     Excess(usize),
@@ -133,6 +136,7 @@ const TUNNEL: u8 = 8;
 const STREAM: u8 = 9;
 const STORE_STATE: u8 = 10;
 const SUCCESSION: u8 = 11;
+const EXCLUSIVES: u8 = 12;
 
 const TUNNEL_OPEN: u8 = 1;
 const TUNNEL_INPUT: u8 = 2;
@@ -159,7 +163,17 @@ const CLAIM_ELSEWHERE: u8 = 1;
 const CLAIM_UNAVAILABLE: u8 = 2;
 const CLAIM_GRANTED_PROVISIONALLY: u8 = 3;
 
-/// Bytes of session messages in one message.
+const EXCLUSIVE_CLAIM: u8 = 1;
+const EXCLUSIVE_CLAIMED: u8 = 2;
+const EXCLUSIVE_REGISTER: u8 = 3;
+const EXCLUSIVE_RELEASE: u8 = 4;
+const EXCLUSIVE_END: u8 = 5;
+
+const EXCLUSIVE_GRANTED: u8 = 0;
+const EXCLUSIVE_HELD: u8 = 1;
+const EXCLUSIVE_UNDECIDED: u8 = 2;
+
+/// Bytes of session messages, or of those about exclusive subscriptions, in one message.
 const SESSIONS_BYTES: usize = 64 << 10;
 
 const FILTER_GONE: u8 = 0;
@@ -309,18 +323,32 @@ pub(crate) fn encode_retained_digests(digests: &RetainedDigests) -> Bytes {
 }
 
 /// Splits session messages into messages of bounded size.
-pub(crate) fn encode_sessions(messages: &[SessionMessage], mut send: impl FnMut(Bytes)) {
+pub(crate) fn encode_sessions(messages: &[SessionMessage], send: impl FnMut(Bytes)) {
+    encode_split(SESSIONS, messages, encode_session_message, send);
+}
+
+/// Splits messages about exclusive subscriptions into messages of bounded size.
+pub(crate) fn encode_exclusives(messages: &[ExclusiveMessage], send: impl FnMut(Bytes)) {
+    encode_split(EXCLUSIVES, messages, encode_exclusive_message, send);
+}
+
+fn encode_split<T>(
+    kind: u8,
+    messages: &[T],
+    encode: impl Fn(&T, &mut BytesMut),
+    mut send: impl FnMut(Bytes),
+) {
     let mut rest = messages;
     while !rest.is_empty() {
         let mut body = BytesMut::new();
         let mut count = 0;
         while count < rest.len() && body.len() < SESSIONS_BYTES {
-            encode_session_message(&rest[count], &mut body);
+            encode(&rest[count], &mut body);
             count += 1;
         }
         rest = &rest[count..];
         let mut out = BytesMut::with_capacity(9 + body.len());
-        out.put_u8(SESSIONS);
+        out.put_u8(kind);
         out.put_u64_le(count as u64);
         out.put_slice(&body);
         send(out.freeze());
@@ -372,6 +400,39 @@ fn encode_session_message(message: &SessionMessage, out: &mut BytesMut) {
     out.put_u8(flag);
     out.put_u64_le(number);
     put_text(out, text);
+}
+
+/// All have a kind, an outcome, a number, a topic and a client id; unused ones are 0 or empty.
+fn encode_exclusive_message(message: &ExclusiveMessage, out: &mut BytesMut) {
+    let (kind, outcome, number, topic, client_id) = match message {
+        ExclusiveMessage::Claim {
+            request,
+            topic,
+            client_id,
+        } => (EXCLUSIVE_CLAIM, 0, *request, &**topic, &**client_id),
+        ExclusiveMessage::Claimed { request, outcome } => {
+            let outcome = match outcome {
+                ExclusiveOutcome::Granted => EXCLUSIVE_GRANTED,
+                ExclusiveOutcome::Held => EXCLUSIVE_HELD,
+                ExclusiveOutcome::Undecided => EXCLUSIVE_UNDECIDED,
+            };
+            (EXCLUSIVE_CLAIMED, outcome, *request, "", "")
+        }
+        ExclusiveMessage::Register {
+            age_ms,
+            topic,
+            client_id,
+        } => (EXCLUSIVE_REGISTER, 0, *age_ms, &**topic, &**client_id),
+        ExclusiveMessage::Release { topic, client_id } => {
+            (EXCLUSIVE_RELEASE, 0, 0, &**topic, &**client_id)
+        }
+        ExclusiveMessage::End { topic, client_id } => (EXCLUSIVE_END, 0, 0, &**topic, &**client_id),
+    };
+    out.put_u8(kind);
+    out.put_u8(outcome);
+    out.put_u64_le(number);
+    put_text(out, topic);
+    put_text(out, client_id);
 }
 
 pub(crate) fn encode_tunnel(tunnel: u64, message: &TunnelMessage) -> Bytes {
@@ -457,6 +518,13 @@ pub(crate) fn decode(bytes: &[u8], now_ms: u64) -> Result<NodeMessage, NodeMessa
             }
             NodeMessage::Sessions(messages)
         }
+        EXCLUSIVES => {
+            let mut messages = Vec::new();
+            for _ in 0..number {
+                messages.push(reader.exclusive_message()?);
+            }
+            NodeMessage::Exclusives(messages)
+        }
         TUNNEL => {
             let message = reader.tunnel_message()?;
             return Ok(NodeMessage::Tunnel {
@@ -518,10 +586,40 @@ impl<'a> NodeMessageReader<'a> {
 
     fn filter(&mut self) -> Result<Box<str>, NodeMessageError> {
         let text = self.text(NodeMessageError::Filter)?;
-        match mqtt::parse_filter(text, &mqtt::TopicLimits::NONE) {
-            Ok(mqtt::SubscriptionFilter::Plain(_)) => Ok(text.into()),
-            _ => Err(NodeMessageError::Filter),
+        // It may begin like an extension: `$share/g/$queue/a` subscribes to `$queue/a`.
+        match mqtt::validate_topic_filter(text, &mqtt::TopicLimits::NONE) {
+            Ok(()) => Ok(text.into()),
+            Err(_) => Err(NodeMessageError::Filter),
         }
+    }
+
+    fn exclusive_message(&mut self) -> Result<ExclusiveMessage, NodeMessageError> {
+        let (kind, outcome, number) = (self.u8()?, self.u8()?, self.u64()?);
+        let (topic, client_id) = (self.name()?, self.name()?);
+        Ok(match kind {
+            EXCLUSIVE_CLAIM => ExclusiveMessage::Claim {
+                request: number,
+                topic,
+                client_id,
+            },
+            EXCLUSIVE_CLAIMED => ExclusiveMessage::Claimed {
+                request: number,
+                outcome: match outcome {
+                    EXCLUSIVE_GRANTED => ExclusiveOutcome::Granted,
+                    EXCLUSIVE_HELD => ExclusiveOutcome::Held,
+                    EXCLUSIVE_UNDECIDED => ExclusiveOutcome::Undecided,
+                    other => return Err(NodeMessageError::Kind(other)),
+                },
+            },
+            EXCLUSIVE_REGISTER => ExclusiveMessage::Register {
+                age_ms: number,
+                topic,
+                client_id,
+            },
+            EXCLUSIVE_RELEASE => ExclusiveMessage::Release { topic, client_id },
+            EXCLUSIVE_END => ExclusiveMessage::End { topic, client_id },
+            other => return Err(NodeMessageError::Kind(other)),
+        })
     }
 
     fn session_message(&mut self) -> Result<SessionMessage, NodeMessageError> {

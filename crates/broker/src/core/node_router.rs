@@ -2,6 +2,7 @@
 
 mod announcements;
 mod batches;
+mod exclusives;
 mod logged_turns;
 mod retained_transfers;
 mod successions;
@@ -17,6 +18,7 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
 use super::cross_shard_batch::CrossShardBatch;
+use super::exclusive_directory::ExclusiveDirectory;
 use super::interest_snapshot::InterestSnapshot;
 use super::node::NodeState;
 use super::node_batches::{LogRequirement, ReceivedBatches, SentBatches};
@@ -97,6 +99,7 @@ pub(crate) struct NodeRouter {
     /// The retained messages of this node.
     retained: Arc<RetainedStore>,
     sessions: SessionDirectory,
+    exclusives: ExclusiveDirectory,
     /// Shards whose store rejects writes, one bit each, and whether that of any reachable node does.
     rejecting_shards: u64,
     has_rejecting_node: bool,
@@ -171,6 +174,7 @@ impl NodeRouter {
             node: node.clone(),
             retained: node.retained.clone(),
             sessions: SessionDirectory::new(node.clone(), name, MAX_PEER_NODES),
+            exclusives: ExclusiveDirectory::new(node.clone(), name, MAX_PEER_NODES),
             rejecting_shards: 0,
             has_rejecting_node: false,
             restored_shards: 0,
@@ -208,6 +212,7 @@ impl NodeRouter {
     /// Sets the time; the owner calls it before anything else in a turn.
     pub(crate) fn set_now(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
+        self.exclusives.set_now(now_ms);
     }
 
     /// Whether everything that the reachable nodes want has arrived and is known to all shards.
@@ -215,9 +220,9 @@ impl NodeRouter {
         self.queues.is_all_applied() && self.peers.iter().flatten().all(|peer| peer.is_complete)
     }
 
-    /// A node has become reachable: sends it everything that this node wants, the sessions that concern it, and the
-    /// messages that it has not logged.
-    pub(crate) fn add_peer(&mut self, index: PeerNodeIx, name: &str) {
+    /// A node has become reachable, and speaks this version of the messages between nodes: sends it everything that this node
+    /// wants, the sessions and exclusive subscriptions that concern it, and the messages that it has not logged.
+    pub(crate) fn add_peer(&mut self, index: PeerNodeIx, name: &str, protocol: u32) {
         // What was announced before belongs to the others only.
         self.send_announcements();
         let Some((slot, is_returning)) = self.reserve_slot(index, name) else {
@@ -249,6 +254,7 @@ impl NodeRouter {
         }
         self.report_successions(index);
         self.sessions.add_peer(index, name, self.now_ms);
+        self.exclusives.add_peer(index, name, protocol);
     }
 
     /// The slot of a node, and whether the node had it already. A node that cannot be reached gives way if all are used.
@@ -309,7 +315,11 @@ impl NodeRouter {
         }
         let mut peers = self.peers.iter().flatten();
         let has_transfers = peers.any(|peer| peer.retained_transfer.is_some());
-        has_lost_nodes || has_successions || has_transfers || self.sessions.needs_tick()
+        has_lost_nodes
+            || has_successions
+            || has_transfers
+            || self.sessions.needs_tick()
+            || self.exclusives.needs_tick()
     }
 
     /// A node cannot be reached any more.
@@ -326,6 +336,7 @@ impl NodeRouter {
             self.begin_succession(name);
         }
         self.sessions.remove_peer(index, loss, self.now_ms);
+        self.exclusives.remove_peer(index);
         self.to_tunnel_exits.retain(|&(from, ..)| from != index);
         self.early_batches.retain(|early| early.from != index);
         let queues = &mut self.queues;
@@ -575,6 +586,18 @@ impl NodeRouter {
                 ShardMessage::SessionEndAnswer { request, kept } => {
                     self.sessions.handle_session_end(request, kept);
                 }
+                ShardMessage::ClaimExclusive { topic, client_id } => {
+                    self.update_exclusives();
+                    self.exclusives.claim(from, topic, client_id);
+                }
+                ShardMessage::ExclusiveRestored {
+                    topic,
+                    client_id,
+                    since_ms,
+                } => self.exclusives.add(&topic, &client_id, since_ms),
+                ShardMessage::ExclusiveReleased { topic, client_id } => {
+                    self.exclusives.release(&topic, &client_id);
+                }
                 ShardMessage::OpenTunnel { tunnel, request } => {
                     self.open_tunnel(from, tunnel, request);
                 }
@@ -591,6 +614,8 @@ impl NodeRouter {
                 // Only a router sends these.
                 ShardMessage::SessionClaimed { .. }
                 | ShardMessage::EndSession { .. }
+                | ShardMessage::ExclusiveClaimed { .. }
+                | ShardMessage::EndExclusive { .. }
                 | ShardMessage::RouterFiltersRemoved { .. } => {}
             }
         }
@@ -661,6 +686,12 @@ impl NodeRouter {
                     self.sessions.handle(from, message, now_ms);
                 }
             }
+            NodeMessage::Exclusives(messages) => {
+                self.update_exclusives();
+                for message in messages {
+                    self.exclusives.handle(from, message);
+                }
+            }
             NodeMessage::Succession { state, node } => self.handle_succession(from, state, &node),
             NodeMessage::Tunnel { tunnel, message } => {
                 self.handle_tunnel_message(from, tunnel, message);
@@ -696,6 +727,8 @@ impl NodeRouter {
         let has_successions = !self.successions.is_empty();
         self.node.has_successions.store(has_successions, Relaxed);
         self.send_announcements();
+        self.update_exclusives();
+        self.send_exclusive_messages();
         self.send_session_messages();
         self.continue_retained_transfers();
         for slot in 0..self.nodes.len() {
@@ -710,16 +743,9 @@ impl NodeRouter {
         for (shard, message) in self.sessions.to_shards.drain(..) {
             self.queues.send(shard, message);
         }
-        let mut messages = std::mem::take(&mut self.sessions.to_peers);
-        // Stable: the messages to one node keep their order.
-        messages.sort_by_key(|&(peer, _)| peer);
-        let mut messages = messages.into_iter().peekable();
-        while let Some((peer, first)) = messages.next() {
-            let mut of_peer = vec![first];
-            while let Some((_, message)) = messages.next_if(|&(to, _)| to == peer) {
-                of_peer.push(message);
-            }
-            let outgoing = &mut self.outgoing;
+        let messages = std::mem::take(&mut self.sessions.to_peers);
+        let outgoing = &mut self.outgoing;
+        for (peer, of_peer) in exclusives::group_by_peer(messages) {
             node_messages::encode_sessions(&of_peer, |message| outgoing.push((peer, message)));
         }
     }

@@ -200,7 +200,7 @@ impl Shard {
     }
 
     /// Closes a connection because of an error in what its client sent.
-    fn close_on_error(&mut self, at: ConnectionIx, closing: CloseReason, packet: &[u8]) {
+    pub(super) fn close_on_error(&mut self, at: ConnectionIx, closing: CloseReason, packet: &[u8]) {
         if closing.reason == "protocol_error" {
             self.metrics().inc(Metric::ProtocolErrors);
         }

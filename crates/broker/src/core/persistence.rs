@@ -434,8 +434,7 @@ impl Shard {
             return;
         };
         if let SubscriptionFilter::Exclusive { topic } = kind {
-            let client_id = self.delivery.sessions[at].client_id.clone();
-            self.node.directory.claim_exclusive(topic, &client_id);
+            self.restore_exclusive(at, topic);
         }
         let (text, group) = filter_and_group(&kind);
         let subscriber = Subscriber {
@@ -731,8 +730,9 @@ impl Shard {
             return;
         };
         let is_awaiting_suback = self.pending_subacks.has_connection(at);
+        let is_awaiting_claims = self.has_pending_exclusives(at);
         let connection = &mut self.delivery.connections[at];
-        if connection.is_held && !is_awaiting_suback {
+        if connection.is_held && !is_awaiting_suback && !is_awaiting_claims {
             connection.is_held = false;
             self.to_wake.push(at);
         }

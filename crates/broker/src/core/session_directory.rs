@@ -213,9 +213,10 @@ pub(crate) struct SessionDirectory {
     pub(crate) to_shards: Vec<(u16, ShardMessage)>,
 }
 
-fn hash_of(client_id: u64, node: u64) -> u64 {
+/// The node with the highest hash owns a key.
+pub(super) fn hash_of(key: u64, node: u64) -> u64 {
     // The finalizer of MurmurHash3: each bit of either affects all bits.
-    let mut mixed = client_id ^ node.rotate_left(32);
+    let mut mixed = key ^ node.rotate_left(32);
     mixed = (mixed ^ mixed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     mixed ^ mixed >> 33
@@ -459,6 +460,16 @@ impl SessionDirectory {
             || !self.is_restored
             || self.is_withholding
             || !self.lost.is_empty()
+    }
+
+    /// Whether all nodes that can be reached have registered their sessions, or are not waited for any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
+    /// Whether other nodes are not told of the sessions of this one.
+    pub(crate) fn is_withholding(&self) -> bool {
+        self.is_withholding
     }
 
     /// Whether all nodes, also those that are about to return, have registered their sessions.

@@ -19,6 +19,7 @@ use super::connection::{
 use super::connection_deadlines::{DeadlineCheck, DeadlineLimits, MIN_PACKET_BYTES_PER_S};
 use super::delivery::Delivery;
 use super::derived_queue::DerivedMessages;
+use super::exclusive_claims::PendingExclusives;
 use super::node::NodeState;
 use super::node_adoption::NodeAdoption;
 use super::node_link::RestoredEntry;
@@ -29,7 +30,7 @@ use super::pending_suback::PendingSubAcks;
 use super::received_numbers::ReceivedNumbers;
 use super::remote_interest::RouterFilters;
 use super::session::PublicationNumber;
-use super::shard_messages::ShardMessageQueues;
+use super::shard_messages::{ExclusiveOutcome, ShardMessageQueues};
 use super::shared_backlog::SharedBacklogs;
 use super::subscription_tree::SubscriptionTree;
 use super::tables::{ConnectionIx, NO_SESSION, SessionIx};
@@ -93,6 +94,10 @@ pub(crate) struct Shard {
     pub(crate) by_client_id: HashMap<Arc<str>, SessionIx, RandomState>,
     pub(crate) pending_claims: PendingClaims,
     pub(crate) tunnels: Tunnels,
+    /// Subscriptions that wait for the answers to claims of exclusive topics.
+    pub(crate) pending_exclusives: Vec<PendingExclusives>,
+    /// The answers for the request that is being processed.
+    pub(crate) exclusive_answers: Vec<(Box<str>, ExclusiveOutcome)>,
     pub(crate) pending_subacks: PendingSubAcks,
     pub(crate) pending_responses: PendingResponses,
     /// Responses that do not wait for the data of hooks.
@@ -169,6 +174,8 @@ impl Shard {
             by_client_id: HashMap::default(),
             pending_claims: PendingClaims::default(),
             tunnels: Tunnels::default(),
+            pending_exclusives: Vec::new(),
+            exclusive_answers: Vec::new(),
             pending_subacks: PendingSubAcks::default(),
             pending_responses: PendingResponses::default(),
             stored_responses: PendingResponses::default(),
@@ -226,6 +233,7 @@ impl Shard {
         self.derived_messages.reset_after_panic();
         self.publication_number = None;
         self.is_publishing_exactly_once = false;
+        self.exclusive_answers.clear();
     }
 
     pub(crate) fn limits(&self) -> &BrokerLimits {

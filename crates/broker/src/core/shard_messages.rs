@@ -74,6 +74,32 @@ pub(crate) enum ShardMessage {
         keep: bool,
         request: u64,
     },
+    /// A client wants the exclusive subscription of a topic. Answered by `ExclusiveClaimed`.
+    ClaimExclusive {
+        topic: Box<str>,
+        client_id: Box<str>,
+    },
+    ExclusiveClaimed {
+        topic: Box<str>,
+        client_id: Box<str>,
+        outcome: ExclusiveOutcome,
+    },
+    /// A stored session has an exclusive subscription, since this time.
+    ExclusiveRestored {
+        topic: Box<str>,
+        client_id: Box<str>,
+        since_ms: u64,
+    },
+    /// An exclusive subscription has ended, or a granted claim has not led to one.
+    ExclusiveReleased {
+        topic: Box<str>,
+        client_id: Box<str>,
+    },
+    /// Another client of the cluster had the exclusive subscription earlier: that of this client ends.
+    EndExclusive {
+        topic: Box<str>,
+        client_id: Box<str>,
+    },
     /// Opens a tunnel to the node that has the session of a client.
     OpenTunnel {
         tunnel: u64,
@@ -112,6 +138,16 @@ pub(crate) enum SessionClaimOutcome {
     Unavailable,
 }
 
+/// The answer to the claim of an exclusive subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExclusiveOutcome {
+    Granted,
+    /// Another client has it.
+    Held,
+    /// The nodes could not find out whether another client has it.
+    Undecided,
+}
+
 impl ShardMessage {
     /// Approximate bytes it occupies while it waits.
     pub(crate) fn size_bytes(&self) -> usize {
@@ -138,6 +174,15 @@ impl ShardMessage {
             | ShardMessage::SessionStarted { client_id, .. }
             | ShardMessage::SessionEnded { client_id }
             | ShardMessage::EndSession { client_id, .. } => 64 + client_id.len(),
+            ShardMessage::ClaimExclusive { topic, client_id }
+            | ShardMessage::ExclusiveClaimed {
+                topic, client_id, ..
+            }
+            | ShardMessage::ExclusiveRestored {
+                topic, client_id, ..
+            }
+            | ShardMessage::ExclusiveReleased { topic, client_id }
+            | ShardMessage::EndExclusive { topic, client_id } => 64 + topic.len() + client_id.len(),
         }
     }
 }

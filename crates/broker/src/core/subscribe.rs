@@ -59,6 +59,24 @@ impl Shard {
         subscribe: &Subscribe<'_>,
     ) -> Result<ConnectionAction, CloseReason> {
         let session = self.session_of_connection(at);
+        let topics = self.exclusive_topics_to_claim(session, subscribe.filters.iter());
+        if topics.is_empty() {
+            return self.process_subscribe(at, subscribe);
+        }
+        let continuation = self.continue_subscribe(at, subscribe);
+        self.claim_exclusives(session, topics, continuation);
+        // Packets that the client sends meanwhile wait.
+        self.delivery.connections[at].is_held = true;
+        Ok(ConnectionAction::AwaitResume)
+    }
+
+    /// Processes a SUBSCRIBE whose exclusive subscriptions are decided.
+    pub(super) fn process_subscribe(
+        &mut self,
+        at: ConnectionIx,
+        subscribe: &Subscribe<'_>,
+    ) -> Result<ConnectionAction, CloseReason> {
+        let session = self.session_of_connection(at);
         let identifier = subscribe
             .properties
             .subscription_identifiers()
@@ -217,7 +235,6 @@ impl Shard {
                 "the store accepts no writes now",
             ));
         }
-        let session = &self.delivery.sessions[session_at];
         if let SubscriptionFilter::Exclusive { topic } = kind {
             if !limits.exclusive_subscription_available {
                 return Ok(SubscribeOutcome::rejected(
@@ -225,12 +242,8 @@ impl Shard {
                     "$exclusive subscriptions are disabled on this node",
                 ));
             }
-            let client_id = session.client_id.clone();
-            if !self.node.directory.claim_exclusive(topic, &client_id) {
-                return Ok(SubscribeOutcome::rejected(
-                    ReasonCode::QUOTA_EXCEEDED,
-                    "another client holds the exclusive subscription",
-                ));
+            if let Err((code, detail)) = self.take_exclusive(session_at, topic) {
+                return Ok(SubscribeOutcome::rejected(code, detail));
             }
         }
         let mut options = filter.options;
@@ -257,7 +270,7 @@ impl Shard {
     }
 
     /// Rejects a new subscription that exceeds a limit of its session or of the shard.
-    fn check_subscription_quota(
+    pub(super) fn check_subscription_quota(
         &self,
         session: SessionIx,
         text: &str,
@@ -319,7 +332,12 @@ impl Shard {
         }
     }
 
-    fn has_subscription(&self, session: SessionIx, text: &str, group: Option<&str>) -> bool {
+    pub(super) fn has_subscription(
+        &self,
+        session: SessionIx,
+        text: &str,
+        group: Option<&str>,
+    ) -> bool {
         let Some(filter) = self.tree.find(text) else {
             return false;
         };

@@ -100,8 +100,8 @@ impl Shard {
             entry.leave(session);
             if *entry.name == *EXCLUSIVE_GROUP {
                 let topic = self.tree.filter(self.tree.group(group).filter).text.clone();
-                let client_id = &self.delivery.sessions[session].client_id;
-                self.node.directory.release_exclusive(&topic, client_id);
+                let client_id = self.delivery.sessions[session].client_id.clone();
+                self.release_exclusive(&topic, &client_id);
             }
             self.redistribute_group_queue(session, group);
             self.announce_members(group);

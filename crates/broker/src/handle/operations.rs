@@ -201,18 +201,16 @@ impl BrokerHandle {
         subscription: SubscriptionRequest,
     ) -> Option<Result<u8, ControlError>> {
         let shard = self.shared.node.directory.shard_of(client_id)?;
-        let client_id = client_id.to_owned();
-        let subscribe = move |shard: &mut Shard| {
-            let outcome = shard.subscribe_for_client(&client_id, &subscription);
-            let sequence = match &outcome {
-                Some(Ok((_, sequence))) => *sequence,
-                _ => 0,
-            };
-            (outcome, sequence)
-        };
-        match self.query_shard_durably(shard, subscribe).await {
-            Some(outcome) => outcome.map(|outcome| outcome.map(|(qos, _)| qos)),
-            None => Some(Err(ControlError::Unavailable)),
+        let client_id = client_id.into();
+        let (answer, answered) = oneshot::channel();
+        // The caller may have stopped waiting.
+        let respond = move |outcome| drop(answer.send(outcome));
+        let subscribe =
+            |shard: &mut Shard| shard.subscribe_for_client(client_id, subscription, respond);
+        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(subscribe)));
+        match tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered).await {
+            Ok(Ok(outcome)) => outcome,
+            _ => Some(Err(ControlError::Unavailable)),
         }
     }
 

@@ -52,7 +52,11 @@ pub(crate) enum RouterItem {
         messages: Vec<ShardMessage>,
         bytes: usize,
     },
-    NodeUp(PeerNodeConnection, Box<str>),
+    NodeUp {
+        peer: PeerNodeConnection,
+        name: Box<str>,
+        protocol: u32,
+    },
     NodeDown {
         peer: PeerNodeIx,
         loss: PeerLoss,
@@ -130,9 +134,14 @@ impl Default for PeerNodeInbox {
 }
 
 impl PeerNodeInbox {
-    /// The node with this name can be reached from now on.
-    pub fn peer_up(&self, peer: PeerNodeConnection, name: &str) {
-        self.inbox.push(RouterItem::NodeUp(peer, name.into()));
+    /// The node with this name can be reached from now on. `protocol`: the latest version of the messages between nodes that
+    /// both nodes speak.
+    pub fn peer_up(&self, peer: PeerNodeConnection, name: &str, protocol: u32) {
+        self.inbox.push(RouterItem::NodeUp {
+            peer,
+            name: name.into(),
+            protocol,
+        });
     }
 
     /// A node cannot be reached any more.
@@ -407,9 +416,13 @@ impl RouterThread<'_> {
 
     fn handle_change(&mut self, item: RouterItem) {
         match item {
-            RouterItem::NodeUp(peer, name) => {
+            RouterItem::NodeUp {
+                peer,
+                name,
+                protocol,
+            } => {
                 self.connections[peer.index.position()] = Some(peer);
-                self.router.add_peer(peer.index, &name);
+                self.router.add_peer(peer.index, &name, protocol);
             }
             RouterItem::NodeDown { peer, loss } => {
                 self.connections[peer.position()] = None;

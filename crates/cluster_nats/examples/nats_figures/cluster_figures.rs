@@ -110,7 +110,7 @@ struct Counter {
 }
 
 impl PeerNodeObserver for Counter {
-    fn peer_up(&self, peer: PeerNodeId, _: &NodeName) {
+    fn peer_up(&self, peer: PeerNodeId, _: &NodeName, _: u32) {
         *self.peer.lock().expect("no holder panics") = Some(peer);
     }
 

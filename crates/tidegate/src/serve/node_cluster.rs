@@ -125,8 +125,9 @@ fn loss_of(reason: DownReason) -> PeerLoss {
 }
 
 impl PeerNodeObserver for BrokerObserver {
-    fn peer_up(&self, peer: PeerNodeId, node: &NodeName) {
-        self.inbox.peer_up(connection(peer), node.as_str());
+    fn peer_up(&self, peer: PeerNodeId, node: &NodeName, protocol: u32) {
+        self.inbox
+            .peer_up(connection(peer), node.as_str(), protocol);
         self.requests.peer_up(peer, node);
         self.devices.peer_up(peer);
         self.attributes.peer_up(peer);

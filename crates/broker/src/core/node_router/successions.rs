@@ -82,6 +82,7 @@ impl NodeRouter {
         let are_held = hold != SessionHold::Released;
         self.node.are_sessions_held.store(are_held, Relaxed);
         self.sessions.withhold_registrations(are_held, self.now_ms);
+        self.update_exclusives();
         self.is_restore_held = hold == SessionHold::Held;
         match self.is_restore_held {
             true => self.sessions.hold_restore(self.now_ms),

@@ -7,7 +7,7 @@ use mqtt::{Direction, Packet, Properties, Publish, QoS, Version};
 use tempfile::TempDir;
 
 use super::sim::{Sim, SimConnection};
-use crate::core::node_messages;
+use crate::core::node_messages::{self, NODE_PROTOCOL};
 use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::succession::SessionHold;
@@ -35,6 +35,8 @@ pub(super) struct ClusterSim {
     pub(super) without_log: Vec<usize>,
     /// Nodes whose messages to the others wait.
     pub(super) is_silent: Vec<usize>,
+    /// The version of the messages between nodes that each node speaks.
+    pub(super) protocols: Vec<u32>,
     pub(super) seed: u64,
 }
 
@@ -64,6 +66,7 @@ impl ClusterSim {
                 .collect(),
             without_log: Vec::new(),
             is_silent: Vec::new(),
+            protocols: vec![NODE_PROTOCOL; nodes],
             seed: seed | 1,
         };
         for a in 0..nodes {
@@ -289,8 +292,10 @@ impl ClusterSim {
 
     pub(super) fn add_peer(&mut self, node: usize, other: usize) {
         let name = name(other);
-        self.nodes[node]
-            .with_router(|router| router.add_peer(PeerNodeIx::from_position(other), &name));
+        let protocol = self.protocols[node].min(self.protocols[other]);
+        self.nodes[node].with_router(|router| {
+            router.add_peer(PeerNodeIx::from_position(other), &name, protocol)
+        });
     }
 }
 

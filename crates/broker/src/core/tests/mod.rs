@@ -8,6 +8,7 @@ mod deferred_acks;
 mod derived_messages;
 mod drain;
 mod exactly_once;
+mod exclusive_subscriptions;
 mod grants;
 mod inspection;
 mod journal;

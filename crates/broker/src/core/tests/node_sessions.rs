@@ -4,6 +4,7 @@ use mqtt::{Packet, QoS, ReasonCode};
 
 use super::cluster_sim::{ClusterSim, name, packets, payloads};
 use super::sim::{Sim, SimConnection};
+use crate::core::node_messages::NODE_PROTOCOL;
 use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
 
@@ -179,7 +180,8 @@ fn a_client_that_leaves_while_its_session_is_claimed_leaves_nothing() {
 fn a_node_that_does_not_register_its_sessions_delays_claims_for_two_seconds_only() {
     let mut cluster = ClusterSim::new(2, 1, 400, false);
     // Node 0 sees a third node that never says anything.
-    cluster.nodes[0].with_router(|router| router.add_peer(PeerNodeIx::new(2), "silent"));
+    cluster.nodes[0]
+        .with_router(|router| router.add_peer(PeerNodeIx::new(2), "silent", NODE_PROTOCOL));
     let ids: Vec<String> = (0..20).map(|n| format!("client-{n}")).collect();
     let waiting: Vec<_> = ids
         .iter()

@@ -5,6 +5,7 @@ use mqtt::{Packet, PacketType, QoS, ReasonCode};
 use super::cluster_sim::{ClusterSim, name, packets, payloads, publish_packet};
 use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
 use crate::core::cross_shard_batch::CrossShardMessage;
+use crate::core::node_messages::NODE_PROTOCOL;
 use crate::core::node_messages::{self, NodeMessage};
 use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
@@ -269,7 +270,8 @@ fn a_node_that_has_started_again_gets_what_it_had_not_logged() {
 fn another_node_that_gets_the_place_of_a_lost_one_confirms_nothing_of_it() {
     let (mut cluster, publisher) = with_durable_subscriber(19);
     cluster.separate(0, 1);
-    cluster.nodes[0].with_router(|router| router.add_peer(PeerNodeIx::new(1), "another"));
+    cluster.nodes[0]
+        .with_router(|router| router.add_peer(PeerNodeIx::new(1), "another", NODE_PROTOCOL));
     let logged = node_messages::encode_logged(1000);
     cluster.nodes[0].with_router(|router| {
         router

@@ -9,6 +9,7 @@ use mqtt::SubscriptionOptions;
 
 use super::sim::Sim;
 use crate::config::BrokerLimits;
+use crate::core::node_messages::NODE_PROTOCOL;
 use crate::core::node_messages::{self, Announcement};
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::subscriber_list::Subscriber;
@@ -73,7 +74,9 @@ fn measure(what: &str, filter: impl Fn(usize) -> String) {
     let filters: Vec<String> = (0..FILTERS).map(filter).collect();
     let mut node = Sim::in_cluster("node-0", 2, 1, false);
     node.finish_restore();
-    node.with_router(|router| router.add_peer(PeerNodeIx::from_position(0), "node-1"));
+    node.with_router(|router| {
+        router.add_peer(PeerNodeIx::from_position(0), "node-1", NODE_PROTOCOL)
+    });
     node.settle();
     let before = resident_bytes();
     let start = Instant::now();

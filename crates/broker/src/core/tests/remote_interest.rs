@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::cluster_sim::{ClusterSim, payloads};
 use super::sim::{AWAY_TIMEOUT_MS, Sim};
 use crate::core::filter_key::{FilterFingerprint, FilterKey};
+use crate::core::node_messages::NODE_PROTOCOL;
 use crate::core::node_messages::{self, Announcement};
 use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
@@ -47,7 +48,7 @@ impl NodeUnderTest {
     fn join(&mut self, other: u8) {
         let name = format!("other-{other}");
         self.sim
-            .with_router(|router| router.add_peer(peer(other), &name));
+            .with_router(|router| router.add_peer(peer(other), &name, NODE_PROTOCOL));
         self.sim.settle();
     }
 

@@ -1,0 +1,43 @@
+//! Exclusive subscriptions: what the router does for the directory of them.
+
+use super::NodeRouter;
+use crate::core::exclusive_directory::NodesKnowledge;
+use crate::core::node_messages;
+use crate::core::peer_node_ix::PeerNodeIx;
+
+impl NodeRouter {
+    /// Applies what the session directory knows of the nodes to claims of exclusive subscriptions.
+    pub(super) fn update_exclusives(&mut self) {
+        self.exclusives.update(NodesKnowledge {
+            is_settled: self.sessions.is_settled(),
+            is_withholding: self.sessions.is_withholding(),
+        });
+    }
+
+    /// These come before the messages about sessions: a node that has registered its sessions has registered its exclusive
+    /// subscriptions.
+    pub(super) fn send_exclusive_messages(&mut self) {
+        for (shard, message) in self.exclusives.to_shards.drain(..) {
+            self.queues.send(shard, message);
+        }
+        let messages = std::mem::take(&mut self.exclusives.to_peers);
+        let outgoing = &mut self.outgoing;
+        for (peer, of_peer) in group_by_peer(messages) {
+            node_messages::encode_exclusives(&of_peer, |message| outgoing.push((peer, message)));
+        }
+    }
+}
+
+/// Groups messages by the node that they are for. Those to one node keep their order.
+pub(super) fn group_by_peer<T>(mut messages: Vec<(PeerNodeIx, T)>) -> Vec<(PeerNodeIx, Vec<T>)> {
+    // Stable.
+    messages.sort_by_key(|&(peer, _)| peer);
+    let mut groups: Vec<(PeerNodeIx, Vec<T>)> = Vec::new();
+    for (peer, message) in messages {
+        match groups.last_mut() {
+            Some((last, of_peer)) if *last == peer => of_peer.push(message),
+            _ => groups.push((peer, vec![message])),
+        }
+    }
+    groups
+}
