@@ -12,7 +12,6 @@ use super::cross_shard_batch::MessageId;
 use super::directory::SessionClaim;
 use super::dispatch::Dispatch;
 use super::inspection::{ScanStep, ShardScan};
-use super::message::Message;
 use super::node_link::{FirstSeqs, RestoredEntry};
 use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
 use super::received_numbers::CopiedNumbers;
@@ -202,19 +201,17 @@ impl Shard {
     }
 
     /// Adopts a message published to `$delayed/...` at another node.
-    pub(crate) fn adopt_delayed(&mut self, due_ms: u64, message: Message) {
+    pub(crate) fn adopt_delayed(&mut self, delayed: RecoveredDelayedMessage) {
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
-        let number = journal.next_unique_number();
-        let key = records::delayed_key(due_ms, number);
-        let body = records::message_bytes(&message.view());
+        // Its subscribers may have got it from the other node.
+        let routed = delayed.number & records::DELAYED_ROUTED;
+        let number = journal.next_unique_number() | routed;
+        let key = records::delayed_key(delayed.due_ms, number);
+        let body = records::message_bytes(&delayed.message.view());
         journal.put(StateKind::Delayed, &key, &body);
-        self.restore_delayed(RecoveredDelayedMessage {
-            due_ms,
-            number,
-            message,
-        });
+        self.restore_delayed(RecoveredDelayedMessage { number, ..delayed });
     }
 
     /// Takes over messages that were on their way from the node to others, and had been acknowledged perhaps.

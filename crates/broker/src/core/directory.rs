@@ -122,6 +122,12 @@ impl NodeDirectory {
         taken
     }
 
+    /// Counts a delayed message that is kept whatever the limits are.
+    pub(crate) fn add_delayed(&self, bytes: u64) {
+        self.delayed.fetch_add(1, Relaxed);
+        self.delayed_bytes.fetch_add(bytes, Relaxed);
+    }
+
     pub(crate) fn release_delayed(&self, bytes: u64) {
         Self::release_slot(&self.delayed);
         self.delayed_bytes.fetch_sub(bytes, Relaxed);

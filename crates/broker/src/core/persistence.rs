@@ -459,14 +459,11 @@ impl Shard {
         }
     }
 
-    /// Restores a message published to `$delayed/...` before the node stopped.
+    /// Restores a message published to `$delayed/...` before the node stopped, or at a node whose sessions are adopted.
     pub(crate) fn restore_delayed(&mut self, delayed: RecoveredDelayedMessage) {
-        let limits = self.limits.clone();
         let bytes = delayed.message.size() as u64;
-        if !self.node.directory.reserve_delayed(bytes, &limits) {
-            tracing::error!("limit of delayed messages reached; stored delayed message skipped");
-            return;
-        }
+        // It is acknowledged, so that it counts for the limits and is kept also if they are exceeded.
+        self.node.directory.add_delayed(bytes);
         self.metrics().inc(Metric::DelayedMessages);
         let timer = Timer::DelayedMessage {
             message: Box::new(delayed.message),

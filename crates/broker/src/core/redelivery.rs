@@ -7,7 +7,7 @@
 //! which no publisher sends again, stays in the store until both are durable.
 
 use hooks::{MessageOrigin, MessageView, PublishVerdict};
-use mqtt::{Publish, ReasonCode};
+use mqtt::{Publish, QoS, ReasonCode};
 use store::StateKind;
 
 use super::connection::CloseReason;
@@ -82,10 +82,15 @@ impl Shard {
             journal.delete(StateKind::Delayed, &key);
         }
         let view = message.view();
+        // Its publisher has the answer already and does not send it again. It therefore goes to other shards and nodes by way
+        // of the links in the store, in the batch that deletes it.
+        self.is_publishing_exactly_once =
+            view.qos != QoS::AtMostOnce && self.delivery.journal.is_some();
         match number & records::DELAYED_ROUTED {
             0 => self.publish_internal(&view),
             _ => drop(self.call_publish_hooks_only(&view, None, &MessageOrigin::default())),
         }
+        self.is_publishing_exactly_once = false;
         if let Some(journal) = &mut self.delivery.journal
             && journal.waits_for_hooks()
         {

@@ -214,6 +214,11 @@ impl BrokerHandle {
             }
         }
         self.adopt_for_nodes(&from, for_nodes).await?;
+        // A delayed message that is due is published at once, and has to reach the adopted sessions of all shards.
+        for shard in 0..shards {
+            let last = |shard: &mut Shard| ((), shard.shard_queues.last_sequence());
+            self.adopt_on(shard, last).await?;
+        }
         let mut delayed = recovered.delayed.into_iter();
         for shard in (0..shards).cycle() {
             let portion: Vec<_> = delayed.by_ref().take(SESSIONS_PER_TURN).collect();
@@ -223,15 +228,11 @@ impl BrokerHandle {
             report.delayed += portion.len() as u64;
             let adopt = move |shard: &mut Shard| {
                 for delayed in portion {
-                    shard.adopt_delayed(delayed.due_ms, delayed.message);
+                    shard.adopt_delayed(delayed);
                 }
                 ((), 0)
             };
             self.adopt_on(shard, adopt).await?;
-        }
-        for shard in 0..shards {
-            let last = |shard: &mut Shard| ((), shard.shard_queues.last_sequence());
-            self.adopt_on(shard, last).await?;
         }
         progress(all, all);
         Ok(report)

@@ -13,7 +13,7 @@ use crate::core::succession::SessionHold;
 
 /// A client with a durable session.
 #[derive(Clone)]
-struct Client {
+pub(super) struct Client {
     id: &'static str,
     /// The node that has its session.
     node: usize,
@@ -21,7 +21,7 @@ struct Client {
 }
 
 impl Client {
-    fn connect(cluster: &mut ClusterSim, node: usize, id: &'static str) -> Self {
+    pub(super) fn connect(cluster: &mut ClusterSim, node: usize, id: &'static str) -> Self {
         let connection = cluster.connect(node, cluster.seed as usize % 2, id, false);
         cluster.nodes[node].take_bytes(connection);
         Self {
@@ -31,12 +31,17 @@ impl Client {
         }
     }
 
-    fn connection(&mut self) -> &mut SimConnection {
+    pub(super) fn connection(&mut self) -> &mut SimConnection {
         self.connection.as_mut().expect("it is connected")
     }
 
     /// A subscriber, which is not connected afterwards.
-    fn subscribed(cluster: &mut ClusterSim, node: usize, id: &'static str, filter: &str) -> Self {
+    pub(super) fn subscribed(
+        cluster: &mut ClusterSim,
+        node: usize,
+        id: &'static str,
+        filter: &str,
+    ) -> Self {
         let mut client = Self::connect(cluster, node, id);
         cluster.nodes[node].subscribe(client.connection(), filter, QoS::ExactlyOnce);
         cluster.settle();
@@ -44,7 +49,7 @@ impl Client {
         client
     }
 
-    fn disconnect(&mut self, cluster: &mut ClusterSim) {
+    pub(super) fn disconnect(&mut self, cluster: &mut ClusterSim) {
         if let Some(connection) = self.connection.take() {
             cluster.nodes[self.node].drop_connection(connection);
             cluster.settle();
@@ -100,7 +105,7 @@ impl Client {
     }
 
     /// The messages that wait for it, sorted.
-    fn take(&mut self, cluster: &mut ClusterSim) -> Vec<String> {
+    pub(super) fn take(&mut self, cluster: &mut ClusterSim) -> Vec<String> {
         let node = self.node;
         self.return_to(cluster, node);
         let mut all = Vec::new();
@@ -128,13 +133,13 @@ fn has_session(cluster: &ClusterSim, node: usize, connection: SimConnection) -> 
 }
 
 /// Everything proceeds at one node, and nothing leaves it or arrives.
-fn settle_alone(cluster: &mut ClusterSim, node: usize) {
+pub(super) fn settle_alone(cluster: &mut ClusterSim, node: usize) {
     let node = &mut cluster.nodes[node];
     while node.step() || (0..2).any(|shard| node.log_one(shard)) {}
 }
 
 /// A node is killed and starts again; what was on the way to others when it died is passed on.
-fn restart(cluster: &mut ClusterSim, node: usize) {
+pub(super) fn restart(cluster: &mut ClusterSim, node: usize) {
     let dir = cluster.kill(node);
     cluster.is_silent.clear();
     cluster.settle();
@@ -145,7 +150,7 @@ fn restart(cluster: &mut ClusterSim, node: usize) {
 }
 
 /// A node is killed, and another one adopts what it had. Returns the store.
-fn fail_over(cluster: &mut ClusterSim, node: usize, standby: usize) -> TempDir {
+pub(super) fn fail_over(cluster: &mut ClusterSim, node: usize, standby: usize) -> TempDir {
     cluster.nodes[standby].with_router(|router| router.set_standby_for(&name(node), true));
     cluster.settle();
     let dir = cluster.kill(node);
@@ -165,7 +170,7 @@ fn fail_over(cluster: &mut ClusterSim, node: usize, standby: usize) -> TempDir {
 }
 
 /// A node starts again whose sessions were adopted.
-fn return_without_sessions(cluster: &mut ClusterSim, node: usize, dir: TempDir) {
+pub(super) fn return_without_sessions(cluster: &mut ClusterSim, node: usize, dir: TempDir) {
     cluster.start_again(node, dir, SessionHold::Held);
     cluster.settle();
     for shard in &mut cluster.nodes[node].shards {
@@ -181,7 +186,7 @@ fn return_without_sessions(cluster: &mut ClusterSim, node: usize, dir: TempDir) 
 }
 
 /// The runs of a test. `TIDEGATE_TEST_SEEDS=100` sets their number: each opens several stores.
-fn seeds() -> RangeInclusive<u64> {
+pub(super) fn seeds() -> RangeInclusive<u64> {
     let seeds = std::env::var("TIDEGATE_TEST_SEEDS").ok();
     1..=seeds.map_or(5, |seeds| seeds.parse().expect("a number of seeds"))
 }

@@ -5,6 +5,7 @@ mod cluster_sim;
 mod cross_shard_batches;
 mod deadlines;
 mod deferred_acks;
+mod delayed_messages;
 mod derived_messages;
 mod drain;
 mod exactly_once;

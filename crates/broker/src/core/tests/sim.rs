@@ -257,7 +257,10 @@ impl Sim {
             }
         }
         sim.finish_restore();
-        for (shard, recovered) in sim.shards.iter_mut().zip(&recovered.shards) {
+        for (shard, recovered) in sim.shards.iter_mut().zip(recovered.shards) {
+            for delayed in recovered.delayed {
+                shard.restore_delayed(delayed);
+            }
             shard.discard_orphaned_records(&recovered.orphans, &recovered.obsolete_keys);
             for &(link, _) in &recovered.links {
                 if shard.is_responsible_for(link) {
@@ -355,6 +358,10 @@ impl Sim {
         }
         let first_seqs = first_seqs(&for_nodes);
         self.shards[0].adopt_node_entries(from, &for_nodes, &first_seqs);
+        for (number, delayed) in recovered.delayed.into_iter().enumerate() {
+            let shard = number % self.shards.len();
+            self.shards[shard].adopt_delayed(delayed);
+        }
         self.collect();
     }
 
