@@ -5,8 +5,7 @@ use mqtt::{Packet, PacketType, QoS, ReasonCode};
 use super::cluster_sim::{ClusterSim, name, packets, payloads, publish_packet};
 use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
 use crate::core::cross_shard_batch::CrossShardMessage;
-use crate::core::node_messages::NODE_PROTOCOL;
-use crate::core::node_messages::{self, NodeMessage};
+use crate::core::node_messages::{self, NODE_PROTOCOL, NodeMessage};
 use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::tables::TableIx as _;
@@ -152,6 +151,29 @@ fn a_publisher_is_answered_when_the_session_on_another_node_has_the_message_in_i
         .iter()
         .map(|shard| shard.metrics().get(Metric::QueuedMessages));
     assert_eq!(queued.sum::<u64>(), 1);
+}
+
+/// A filter of a group may begin like an extension; the nodes would interrupt their connection if they did not understand it.
+#[test]
+fn filters_of_groups_that_begin_like_extensions_are_announced() {
+    for (written, topic) in [
+        ("$share/g/$share/a/b", "$share/a/b"),
+        ("$queue/$share/a/b", "$share/a/b"),
+        ("$queue/$queue/a", "$queue/a"),
+        ("$exclusive/$queue/", "$queue/"),
+        ("$exclusive/$exclusive/a", "$exclusive/a"),
+    ] {
+        let mut cluster = ClusterSim::new(2, 2, 17, false);
+        let mut subscriber = cluster.connect(0, 0, "subscriber", true);
+        cluster.nodes[0].subscribe(&mut subscriber, written, QoS::AtLeastOnce);
+        cluster.settle();
+        assert!(cluster.nodes[0].has(subscriber, PacketType::SubAck));
+        let mut publisher = cluster.connect(1, 0, "publisher", true);
+        cluster.nodes[1].publish(&mut publisher, topic, b"x", QoS::AtLeastOnce, 1);
+        cluster.settle();
+        let got = payloads(&mut cluster.nodes[0], &mut subscriber);
+        assert_eq!(got, [b"x".to_vec()], "{written}");
+    }
 }
 
 fn ready_bytes(node: &Sim, connection: SimConnection) -> usize {
@@ -531,15 +553,26 @@ fn damaged_messages_between_nodes_are_rejected_without_a_panic() {
     cluster.nodes[0].subscribe(&mut subscriber, "t/#", QoS::AtLeastOnce);
     cluster.settle();
     let mut publisher = cluster.connect(1, 0, "publisher", true);
+    let claimants: Vec<_> = (0..8)
+        .map(|n| cluster.connect(1, 0, &format!("claimant-{n}"), true))
+        .collect();
     let mut messages = Vec::new();
     for (n, size) in [(1, 10), (2, 40_000)] {
         let payload = vec![7; size];
         cluster.nodes[1].publish(&mut publisher, "t/x", &payload, QoS::AtLeastOnce, n);
     }
+    // Claims of topics, some of which the first node owns.
+    for (n, mut claimant) in claimants.into_iter().enumerate() {
+        let filter = format!("$exclusive/e/{n}");
+        cluster.nodes[1].subscribe(&mut claimant, &filter, QoS::AtLeastOnce);
+    }
     while cluster.nodes[1].step() {}
     cluster.collect();
     messages.extend(cluster.wires[1][0].drain(..));
-    assert!(!messages.is_empty());
+    let read = |message: &bytes::Bytes| node_messages::decode(message, 1).unwrap();
+    let is_claim = |message| matches!(read(message), NodeMessage::Exclusives(_));
+    assert!(messages.iter().any(is_claim));
+    assert!(!messages.iter().all(is_claim));
     let mut stream = 0;
     for message in messages {
         for at in 0..message.len().min(400) {

@@ -4,6 +4,7 @@ mod clients;
 mod device_requests;
 mod devices;
 mod drains;
+mod exclusive;
 mod failover;
 mod failures;
 mod files;
