@@ -1809,6 +1809,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/firmware/{id}/image": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getFirmwareImage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/imports": {
         parameters: {
             query?: never;
@@ -3832,6 +3848,7 @@ export interface components {
             min_ended: number;
             min_success_percent: number;
             namespace: string;
+            node?: string | null;
             package: string;
             reason: string | null;
             status: components["schemas"]["CampaignStatus"];
@@ -4577,6 +4594,14 @@ export interface components {
         } | {
             binary_bytes: number;
         });
+        ImageState: "present" | "copying" | "missing";
+        ImageStatus: {
+            error: string | null;
+            node?: string | null;
+            received_bytes: number;
+            size: number;
+            state: components["schemas"]["ImageState"];
+        };
         ImportRejection: {
             field: string;
             line: number;
@@ -10990,6 +11015,7 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["CampaignInfo"][];
+                        missing_nodes?: string[];
                         next: string | null;
                     };
                 };
@@ -11021,7 +11047,9 @@ export interface operations {
     };
     getFirmwareCampaign: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -11042,7 +11070,9 @@ export interface operations {
     };
     deleteFirmwareCampaign: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -11061,7 +11091,9 @@ export interface operations {
     };
     cancelFirmwareCampaign: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -11085,6 +11117,7 @@ export interface operations {
             query?: {
                 after?: string;
                 limit?: number;
+                node?: string;
             };
             header?: never;
             path: {
@@ -11130,7 +11163,9 @@ export interface operations {
     };
     pauseFirmwareCampaign: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -11151,7 +11186,9 @@ export interface operations {
     };
     resumeFirmwareCampaign: {
         parameters: {
-            query?: never;
+            query?: {
+                node?: string;
+            };
             header?: never;
             path: {
                 id: string;
@@ -11247,6 +11284,31 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    getFirmwareImage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["ImageStatus"][];
+                        missing_nodes?: string[];
+                        next: string | null;
+                    };
+                };
             };
         };
     };

@@ -219,22 +219,17 @@ impl Endpoint {
     /// A paged list of `T`; in a cluster with the rows of all nodes, which have the additional field `node`.
     pub(crate) fn node_paged<T: JsonSchema>(mut self) -> Self {
         self.parameters.extend([LIMIT, AFTER]);
-        let page = page_schema(schema_of::<T>());
-        let schema: SchemaFn = Arc::new(move |generator| {
-            let mut schema = page(generator);
-            schema["properties"]["missing_nodes"] = serde_json::json!({
-                "type": "array",
-                "items": {"type": "string"},
-                "description": "Nodes of the cluster that did not answer, whose rows are missing; omitted without a cluster.",
-            });
-            schema
-        });
-        self.response_with(200, "A page.", schema)
+        self.response_with(200, "A page.", node_page_schema(schema_of::<T>()))
     }
 
     /// A list that is always complete.
     pub(crate) fn unpaged<T: JsonSchema>(self) -> Self {
         self.response_with(200, "All rows.", page_schema(schema_of::<T>()))
+    }
+
+    /// A list that is always complete, in a cluster with the rows of all nodes that answer.
+    pub(crate) fn node_unpaged<T: JsonSchema>(self) -> Self {
+        self.response_with(200, "All rows.", node_page_schema(schema_of::<T>()))
     }
 
     pub(crate) fn request_body<T: JsonSchema>(self) -> Self {
@@ -325,6 +320,20 @@ impl Endpoint {
         self.problems.push((status, description));
         self
     }
+}
+
+/// The schema of one page with the rows of all nodes of a cluster.
+fn node_page_schema(row: SchemaFn) -> SchemaFn {
+    let page = page_schema(row);
+    Arc::new(move |generator| {
+        let mut schema = page(generator);
+        schema["properties"]["missing_nodes"] = serde_json::json!({
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Nodes of the cluster that did not answer, whose rows are missing; omitted without a cluster.",
+        });
+        schema
+    })
 }
 
 /// The schema of one page: the rows and the cursor of the next page.

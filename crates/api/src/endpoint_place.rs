@@ -18,6 +18,9 @@ pub(crate) enum EndpointPlace {
     LocalFile(&'static str),
     /// The handler passes the request on if it belongs to another node.
     ChosenByHandler,
+    /// The node that runs the firmware campaign with the number in this path parameter. All nodes know which one that is. The
+    /// route has the parameter [`NODE`](crate::query_parameters::NODE).
+    FirmwareCampaign(&'static str),
     /// All nodes; their answers are merged.
     AllNodes(MergedAnswer),
 }
@@ -27,6 +30,8 @@ pub(crate) enum EndpointPlace {
 pub(crate) enum MergedAnswer {
     /// Pages of rows with ids, which are the cursors.
     Rows(MergedRows),
+    /// Lists without pages, whose rows name their node. With the name of a field with a time, the newest rows come first.
+    Lists(Option<&'static str>),
     /// All numbers are added.
     Sum,
     /// Those of this node, with the devices online at all nodes.

@@ -53,6 +53,25 @@ fn add(sum: &mut Value, value: Value) {
     }
 }
 
+/// The rows of all nodes, the newest first if `time_field` names their time.
+pub(crate) fn lists(answers: Vec<NodeAnswer>, time_field: Option<&str>) -> Value {
+    let mut rows = Vec::new();
+    for mut answer in answers {
+        let Value::Array(of_node) = answer.body["data"].take() else {
+            continue;
+        };
+        rows.extend(of_node.into_iter().map(|mut row| {
+            row["node"] = answer.node.as_str().into();
+            row
+        }));
+    }
+    if let Some(field) = time_field {
+        // Those of one time keep the order of their node.
+        rows.sort_by_key(|row| std::cmp::Reverse(row[field].as_u64()));
+    }
+    json!({"data": rows, "next": null})
+}
+
 /// The counts of the first node, which has all devices, with those that are online at all nodes.
 pub(crate) fn device_counts(answers: Vec<NodeAnswer>) -> Value {
     let online = answers.iter().map(|answer| answer.body["online"].as_u64());
@@ -190,6 +209,32 @@ mod tests {
         assert_eq!(
             (times(&merged), &merged["is_truncated"]),
             (vec![6, 5, 4], &json!(true))
+        );
+    }
+
+    #[test]
+    fn lists_of_nodes_are_one_list() {
+        let of = |node: &str, rows: Value| answer(node, json!({"data": rows, "next": null}));
+        let answers = || {
+            vec![
+                of("a", json!([{"id": 2, "at": 5}, {"id": 1, "at": 1}])),
+                of("b", json!([{"id": 9, "at": 3}])),
+            ]
+        };
+        let ids = |list: &Value| -> Vec<(u64, String)> {
+            let rows = list["data"].as_array().unwrap().iter();
+            rows.map(|row| (row["id"].as_u64().unwrap(), row["node"].to_string()))
+                .collect()
+        };
+        let [a, b] = ["\"a\"", "\"b\""].map(str::to_owned);
+        let newest_first = lists(answers(), Some("at"));
+        assert_eq!(
+            ids(&newest_first),
+            [(2, a.clone()), (9, b.clone()), (1, a.clone())]
+        );
+        assert_eq!(
+            ids(&lists(answers(), None)),
+            [(2, a.clone()), (1, a), (9, b)]
         );
     }
 

@@ -65,6 +65,7 @@ impl MergedCall {
         let body = match self.pages {
             Some(pages) => pages.merge(answers),
             None => match self.merged {
+                MergedAnswer::Lists(time_field) => merged_answers::lists(answers, time_field),
                 MergedAnswer::LatestValues => merged_answers::latest_values(answers),
                 MergedAnswer::DeviceCounts => merged_answers::device_counts(answers),
                 MergedAnswer::TelemetryRows => merged_answers::telemetry_rows(answers, &self.query),

@@ -468,6 +468,13 @@ pub(crate) async fn execute(
                 None => None,
             }
         }
+        EndpointPlace::FirmwareCampaign(parameter) => {
+            let query = call.query(endpoint)?;
+            match query.text_value(NODE.name) {
+                Some(node) => Some(named_node(cluster, node)?),
+                None => node_of_campaign(app, value_of(parameter))?,
+            }
+        }
         EndpointPlace::AllNodes(answer) => {
             let body = whole_body(body, "all nodes").await?;
             let merged = merge_all(app, cluster, answer, endpoint, &call, body).await?;
@@ -479,13 +486,19 @@ pub(crate) async fn execute(
     };
     let body = whole_body(body, &format!("the node {node:?}")).await?;
     let answer = execute_at(cluster, &node, &call, &body).await;
-    let answer = answer.map_err(|reason| not_confirmed(&node, &reason))?;
+    let answer = answer.map_err(|reason| not_confirmed(place, &node, &reason))?;
     Ok(CallOutcome::AnsweredBy(node, to_response(answer)?))
 }
 
-fn not_confirmed(node: &str, reason: &str) -> ProblemDetails {
+fn not_confirmed(place: EndpointPlace, node: &str, reason: &str) -> ProblemDetails {
+    let consequence = match place {
+        EndpointPlace::FirmwareCampaign(_) => {
+            " A campaign continues when its node can be reached again; devices that it has notified meanwhile install their packages."
+        }
+        _ => "",
+    };
     ProblemDetails::unavailable(format!(
-        "The node {node:?}, which has the object, has not confirmed the request, which it may have executed: {reason}."
+        "The node {node:?}, which has the object, has not confirmed the request, which it may have executed: {reason}.{consequence}"
     ))
 }
 
@@ -499,7 +512,9 @@ pub(crate) async fn execute_at_node(
     let cluster = cluster
         .ok_or_else(|| ProblemDetails::unavailable("This node is in no cluster any more."))?;
     let answer = execute_at(cluster, node, call, &Bytes::new()).await;
-    to_response(answer.map_err(|reason| not_confirmed(node, &reason))?)
+    to_response(
+        answer.map_err(|reason| not_confirmed(EndpointPlace::ChosenByHandler, node, &reason))?,
+    )
 }
 
 /// The problem of a request that continues an upload at another node.
@@ -642,6 +657,23 @@ pub(crate) async fn node_of_file(
     }
 }
 
+/// The node of a firmware campaign. `None`: no node that this one has met has it.
+fn node_of_campaign(app: &ApiState, id: &str) -> Result<Option<String>, ProblemDetails> {
+    let nodes = id.parse().map(|id| app.firmware.campaign_nodes(id));
+    match &nodes.unwrap_or_default()[..] {
+        [] => Ok(None),
+        [node] => Ok(Some(node.clone())),
+        several => Err(several_objects(several)),
+    }
+}
+
+fn several_objects(nodes: &[String]) -> ProblemDetails {
+    ProblemDetails::conflict(format!(
+        "Several nodes have an object with this number: {}. Name one of them with the parameter node.",
+        nodes.join(", ")
+    ))
+}
+
 /// The node that has an object, which `reading` reads. `None`: no node has it.
 ///
 /// # Errors
@@ -671,10 +703,7 @@ async fn node_of_object(
         several if let Some(holder) = holder_of_moving_command(several, &bodies) => {
             Ok(Some(holder))
         }
-        several => Err(ProblemDetails::conflict(format!(
-            "Several nodes have an object with this number: {}. Name one of them with the parameter node.",
-            several.join(", ")
-        ))),
+        several => Err(several_objects(several)),
     }
 }
 

@@ -34,7 +34,7 @@ pub use fabric::{
 };
 pub use frame::{FRAME_HEAD_BYTES, FrameError};
 pub use lease::{ClusterLease, LeaseStatus};
-pub use member::{Member, NUMBER_BITS, NodeName, NodeNameError};
+pub use member::{Member, NUMBER_BITS, NodeName, NodeNameError, SHORT_NUMBER_BITS};
 pub use membership::{
     ClusterMembership, DownReason, MAX_PEER_NODES, MembershipConfig, MembershipEvent, PeerNodeId,
     PeerNodeInfo,
@@ -45,9 +45,9 @@ pub use objects::{
     ReplicatedObjectsError, ReplicatedObjectsStatus,
 };
 pub use records::{
-    ATTRIBUTE_RECORDS_KIND, DEVICE_RECORDS_KIND, RECORD_BUCKETS, Record, RecordChanges,
-    RecordDigests, RecordReplication, RecordSync, RecordVersion, SharedRecords, SharedRecordsError,
-    record_bucket,
+    ATTRIBUTE_RECORDS_KIND, DEVICE_RECORDS_KIND, FIRMWARE_RECORDS_KIND, RECORD_BUCKETS, Record,
+    RecordChanges, RecordDigests, RecordReplication, RecordSync, RecordVersion, SharedRecords,
+    SharedRecordsError, record_bucket,
 };
 pub use requests::{
     FIRST_REQUEST_KIND, NodeRequests, RequestError, RequestHandler, RequestLimits, SendMessage,

@@ -19,6 +19,8 @@ const MAX_NAME_BYTES: usize = 64;
 pub const NUMBER_BITS: u32 = 40;
 /// The first range is that of nodes outside a cluster.
 const NUMBER_RANGES: u64 = 1 << 13;
+/// The same for numbers of 32 bits.
+pub const SHORT_NUMBER_BITS: u32 = 19;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
@@ -47,6 +49,11 @@ impl NodeName {
     pub fn first_number(&self) -> u64 {
         let range = 1 + xxh3_64(self.0.as_bytes()) % (NUMBER_RANGES - 1);
         range << NUMBER_BITS
+    }
+
+    /// The same for numbers of 32 bits, of which a node gives up to 2^19.
+    pub fn first_short_number(&self) -> u32 {
+        ((self.first_number() >> NUMBER_BITS) as u32) << SHORT_NUMBER_BITS
     }
 }
 

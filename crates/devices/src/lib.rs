@@ -53,8 +53,8 @@ pub use registry::{
     AttributeChange, AttributeScope, DeviceAttribute, DeviceChange, DeviceEvent, DeviceEventFilter,
     DeviceFilter, DeviceIndexKey, DeviceListPage, DeviceWriteOutcome, ImportFormat, ImportMode,
     ImportRejection, ImportSummary, MAX_ATTRIBUTES, NewDevice, ProvisionRequest, ProvisionedDevice,
-    Registry, RegistryChanges, RegistryConfig, RegistryError, SharedAttributes, WritePrecondition,
-    export_header, is_shared_attribute,
+    Registry, RegistryChanges, RegistryConfig, RegistryError, SharedAttributes, SharedVersions,
+    VersionRow, VersionTransaction, WritePrecondition, export_header,
 };
 pub use series::DeviceNo;
 pub use topic_permissions::{PROVISION_REQUEST, PROVISION_RESPONSE};

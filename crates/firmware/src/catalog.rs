@@ -7,6 +7,7 @@ use devices::Device;
 use devices::group::GroupDefinition;
 
 use crate::assignment::{AssignmentDefinition, AssignmentTarget};
+use crate::device_state::InstallAttempt;
 use crate::package::{FirmwarePackage, FirmwareType};
 
 /// A package and why a device is to install it.
@@ -14,6 +15,8 @@ use crate::package::{FirmwarePackage, FirmwareType};
 pub struct AssignedPackage {
     pub package: Arc<FirmwarePackage>,
     pub target: AssignmentTarget,
+    /// The notification by a campaign, in a cluster.
+    pub attempt: Option<InstallAttempt>,
 }
 
 #[derive(Default)]
@@ -145,6 +148,7 @@ impl Catalog {
         let found = |package: &Arc<FirmwarePackage>, target| AssignedPackage {
             package: package.clone(),
             target,
+            attempt: None,
         };
         let id = device.id.as_str();
         let own = self.devices.get(&(kind, id.to_owned())).filter(fits);

@@ -1,16 +1,10 @@
-//! How far devices are with the installation of their targets: one record of each device and type, in a table of the store.
-//!
-//! `firmware_device`: device number (big-endian), letter of the type -> JSON of the record.
+//! How far a device is with the installation of its target, and what it reports about that.
 
-use std::sync::{Mutex, PoisonError};
-
-use devices::DeviceNo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use store::{Durability, StoreError, Table, Tables};
 
-use crate::package::{FirmwarePackage, FirmwareType};
+use crate::package::FirmwarePackage;
 
 const MAX_TEXT_CHARS: usize = 255;
 /// Reported properties that are longer as JSON are ignored.
@@ -73,6 +67,22 @@ impl InstallState {
     }
 }
 
+/// A notification of a device by a campaign. Only nodes of a cluster record it, where another node may have the campaign.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InstallAttempt {
+    pub campaign: u32,
+    /// The node of the campaign.
+    pub node: String,
+    /// How often the campaign had notified the device.
+    pub number: u8,
+}
+
+impl InstallAttempt {
+    pub(crate) fn is_same_campaign(&self, other: &Self) -> bool {
+        (self.campaign, &self.node) == (other.campaign, &other.node)
+    }
+}
+
 /// What a device is to install, and how far it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InstallRecord {
@@ -96,6 +106,9 @@ pub struct InstallRecord {
     pub current_properties: Map<String, Value>,
     /// When the state changed, in milliseconds since 1970.
     pub updated_at_ms: u64,
+    /// Of a campaign, in a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<InstallAttempt>,
 }
 
 /// What a device reports about an installation.
@@ -135,7 +148,12 @@ fn bounded(text: &str) -> String {
 
 impl InstallRecord {
     /// The record of a device that has not been notified of its target.
-    pub(crate) fn new(package: &FirmwarePackage, before: Option<&Self>, now_ms: u64) -> Self {
+    pub(crate) fn new(
+        package: &FirmwarePackage,
+        attempt: Option<InstallAttempt>,
+        before: Option<&Self>,
+        now_ms: u64,
+    ) -> Self {
         let mut record = Self {
             package: Some(package.id.clone()),
             title: package.title.clone(),
@@ -150,6 +168,7 @@ impl InstallRecord {
                 .map(|before| before.current_properties.clone())
                 .unwrap_or_default(),
             updated_at_ms: now_ms,
+            attempt,
         };
         if record.runs_target() {
             record.state = InstallState::Updated;
@@ -224,71 +243,11 @@ impl InstallRecord {
     }
 }
 
-pub(crate) struct InstallTable {
-    tables: Tables,
-    records: Table,
-    /// Serialises changes.
-    writing: Mutex<()>,
-}
-
-fn key(device: DeviceNo, kind: FirmwareType) -> Vec<u8> {
-    [&device.0.to_be_bytes()[..], &kind.prefix().as_bytes()[..1]].concat()
-}
-
-impl InstallTable {
-    pub(crate) fn open(tables: &Tables) -> Result<Self, StoreError> {
-        Ok(Self {
-            records: tables.table("firmware_device")?,
-            tables: tables.clone(),
-            writing: Mutex::default(),
-        })
-    }
-
-    pub(crate) fn get(
-        &self,
-        device: DeviceNo,
-        kind: FirmwareType,
-    ) -> Result<Option<InstallRecord>, StoreError> {
-        let found = self.records.get_with(&key(device, kind), |bytes| {
-            serde_json::from_slice(bytes).ok()
-        })?;
-        Ok(found.flatten())
-    }
-
-    /// Changes a record: `change` gets the present one and returns the new one, or `None` to leave it. Returns the new
-    /// one.
-    pub(crate) fn update(
-        &self,
-        device: DeviceNo,
-        kind: FirmwareType,
-        change: impl FnOnce(Option<InstallRecord>) -> Option<InstallRecord>,
-    ) -> Result<Option<InstallRecord>, StoreError> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(record) = change(self.get(device, kind)?) else {
-            return Ok(None);
-        };
-        let json = serde_json::to_vec(&record).expect("a record is JSON");
-        let mut batch = self.tables.batch()?;
-        batch.put(&self.records, &key(device, kind), &json)?;
-        batch.commit(Durability::Buffered)?;
-        Ok(Some(record))
-    }
-
-    /// Removes what is known about a device.
-    pub(crate) fn remove(&self, device: DeviceNo) -> Result<(), StoreError> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut batch = self.tables.batch()?;
-        for kind in FirmwareType::ALL {
-            batch.remove(&self.records, &key(device, kind))?;
-        }
-        batch.commit(Durability::Buffered)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::digest::DigestAlgorithm;
+    use crate::package::FirmwareType;
 
     fn record() -> InstallRecord {
         let package = FirmwarePackage {
@@ -307,7 +266,7 @@ mod tests {
             url: None,
             parameters: Map::new(),
         };
-        InstallRecord::new(&package, None, 1)
+        InstallRecord::new(&package, None, None, 1)
     }
 
     fn report(state: &str, version: &str) -> InstallReport {

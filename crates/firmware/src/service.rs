@@ -1,6 +1,7 @@
 //! Validates packages and assignments, and follows their changes in the store.
 
 mod campaigns;
+mod images;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
@@ -14,7 +15,7 @@ use devices::{Device, DeviceChange, DeviceNo, Registry};
 use hooks::MetricFamily;
 use serde_json::Value;
 use store::{Objects, StoreError};
-use transfer::{FileService, TransferError};
+use transfer::{FileService, TransferError, TransferErrorKind};
 use wall_clock::now_ms;
 
 use crate::assignment::{ASSIGNMENT_KIND, AssignmentDefinition, AssignmentTarget};
@@ -23,12 +24,15 @@ use crate::catalog::{AssignedPackage, Catalog};
 use crate::chunk_cache::ChunkCache;
 use crate::chunk_queue::ChunkQueue;
 use crate::definition_error::DefinitionError;
-use crate::device_state::{InstallRecord, InstallReport, InstallTable};
+use crate::device_state::{InstallRecord, InstallReport};
 use crate::image::verify_image;
+use crate::images::{ImageSource, MissingImages};
+use crate::install_table::InstallTable;
 use crate::jetlinks::{self, FirmwareMessage};
 use crate::metrics::{ChunkTransport, FirmwareMetrics};
 use crate::package::{FirmwareDefinition, FirmwarePackage, FirmwareType, KIND};
 use crate::settings::FirmwareSettings;
+use crate::sharing::Sharing;
 use crate::signature::{TrustError, TrustedKeys};
 use crate::target_queue::TargetQueue;
 
@@ -46,6 +50,9 @@ pub trait DeviceMessenger: Send + Sync {
     /// Sends a message to a device if it is online and uses a protocol that has the message. Never blocks.
     fn send(&self, device: &Device, message: &DownlinkMessage<'_>);
 }
+
+/// Tells whether a device is online at this node.
+pub type DevicePresenceCheck = Box<dyn Fn(DeviceNo) -> bool + Send + Sync>;
 
 /// The firmware packages of a node. Clones share them.
 #[derive(Clone)]
@@ -67,6 +74,14 @@ pub(crate) struct FirmwareInner {
     pub(crate) installs: InstallTable,
     pub(crate) campaigns: Campaigns,
     pub(crate) stop: (Mutex<bool>, Condvar),
+    /// Images that come from other nodes.
+    images: MissingImages,
+    image_source: OnceLock<Box<dyn ImageSource>>,
+    is_in_cluster: bool,
+    /// Whether a device is connected to this node; `None` outside a cluster.
+    pub(crate) presence: OnceLock<DevicePresenceCheck>,
+    /// The records that all nodes of the cluster have; `None` outside a cluster.
+    pub(crate) shared: OnceLock<Arc<Sharing>>,
     public_url: String,
     pub(crate) messenger: OnceLock<Arc<dyn DeviceMessenger>>,
     pub(crate) target_queue: TargetQueue,
@@ -100,7 +115,12 @@ impl FirmwareService {
             public_url: settings.public_url.trim_end_matches('/').to_owned(),
             messenger: OnceLock::new(),
             target_queue: TargetQueue::default(),
-            campaigns: Campaigns::open(objects.tables(), now_ms())?,
+            campaigns: Campaigns::open(objects.tables(), settings.node.as_ref(), now_ms())?,
+            images: MissingImages::default(),
+            image_source: OnceLock::new(),
+            is_in_cluster: settings.node.is_some(),
+            presence: OnceLock::new(),
+            shared: OnceLock::new(),
             stop: Default::default(),
             threads: Mutex::default(),
         });
@@ -137,19 +157,28 @@ impl FirmwareService {
         inner.registry.add_device_observer(Box::new(move |change| {
             let Some(inner) = weak.upgrade() else { return };
             match change {
-                DeviceChange::Created(device) | DeviceChange::Updated(device) => {
+                DeviceChange::Created(device) => {
+                    inner.share_change(|sharing| sharing.device_created(&inner.installs, device));
                     inner.push_device(device);
                 }
+                DeviceChange::Updated(device) => inner.push_device(device),
                 DeviceChange::Removed(device) => {
                     if inner.is_in_use.load(Relaxed) {
                         inner.target_queue.push_removed(device.no);
                     }
+                    inner.share_change(|sharing| sharing.device_removed(device));
                     let id = Some(device.id.as_str());
                     inner.campaigns.device_deleted(device.no, id, now_ms());
                 }
             }
         }));
         Ok(Self { inner })
+    }
+
+    /// Whether this node notifies a device: in a cluster the one where the device is.
+    pub(crate) fn is_here(&self, device: DeviceNo) -> bool {
+        let presence = self.inner.presence.get();
+        presence.is_none_or(|is_here| is_here(device))
     }
 
     /// Whether there is any package, so that reports of devices matter.
@@ -241,7 +270,15 @@ impl FirmwareService {
         let inner = &self.inner;
         let (cache, dropped) = (inner.chunks.stats(), inner.chunk_queue.dropped());
         let campaigns = inner.campaigns.totals();
-        inner.metrics.families(cache, dropped, &campaigns)
+        let mut families = inner.metrics.families(cache, dropped, &campaigns);
+        if inner.is_in_cluster {
+            families.push(MetricFamily::gauge(
+                "firmware_missing_images",
+                "Images of firmware packages that this node has not copied from another node yet.",
+                inner.images.count() as f64,
+            ));
+        }
+        families
     }
 
     pub(crate) fn metrics(&self) -> &FirmwareMetrics {
@@ -277,6 +314,7 @@ impl FirmwareService {
         if let Some(current) = current.and_then(|value| FirmwareDefinition::read(value).ok()) {
             package.check_unchanged(&current)?;
         }
+        self.fetch_image(&package.file, &package.namespace)?;
         verify_image(&mut package, &self.inner.files, &self.inner.keys)?;
         Ok(package)
     }
@@ -357,14 +395,25 @@ impl FirmwareService {
     /// The package of this type that a device is to install. A package that a campaign has assigned to it overrides all assignments.
     #[must_use]
     pub fn assigned(&self, device: &Device, kind: FirmwareType) -> Option<AssignedPackage> {
-        let campaign = self.inner.campaigns.target(device.no, kind);
+        let campaign = match self.inner.sharing() {
+            Some(sharing) => sharing.target(device.no, kind).map(|target| {
+                let id = target.attempt.campaign;
+                (id, target.package, Some(target.attempt))
+            }),
+            None => {
+                let campaign = self.inner.campaigns.target(device.no, kind);
+                campaign.map(|(id, package)| (id, package, None))
+            }
+        };
         let catalog = self.inner.read_catalog();
-        let package = campaign.and_then(|(id, package)| Some((id, catalog.package(&package)?)));
+        let package = campaign
+            .and_then(|(id, package, attempt)| Some((id, catalog.package(&package)?, attempt)));
         let product = device.product.id().as_str();
-        match package.filter(|(_, package)| package.product == product) {
-            Some((id, package)) => Some(AssignedPackage {
+        match package.filter(|(_, package, _)| package.product == product) {
+            Some((id, package, attempt)) => Some(AssignedPackage {
                 package: package.clone(),
                 target: AssignmentTarget::Campaign(id),
+                attempt,
             }),
             None => catalog.assigned(device, kind),
         }
@@ -401,6 +450,33 @@ impl FirmwareInner {
 
     fn write_catalog(&self) -> std::sync::RwLockWriteGuard<'_, Catalog> {
         self.catalog.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The records that all nodes of the cluster have; `None` outside a cluster.
+    pub(crate) fn sharing(&self) -> Option<&Sharing> {
+        self.shared.get().map(|sharing| &**sharing)
+    }
+
+    /// Changes shared records. What fails is made up for by the next start.
+    pub(crate) fn share_change<E: std::fmt::Display>(
+        &self,
+        change: impl FnOnce(&Sharing) -> Result<(), E>,
+    ) {
+        if let Some(sharing) = self.sharing()
+            && let Err(error) = change(sharing)
+        {
+            tracing::error!(%error, "storing what other nodes are told about firmware failed");
+        }
+    }
+
+    /// In a cluster, a device that was offline may have to be told that its package is gone.
+    pub(crate) fn update_use(&self) {
+        let has_records = || match self.sharing() {
+            Some(_) => self.installs.has_any().unwrap_or(true),
+            None => false,
+        };
+        let is_in_use = !self.read_catalog().is_empty() || has_records();
+        self.is_in_use.store(is_in_use, Relaxed);
     }
 
     fn push_device(&self, device: &Device) {
@@ -500,21 +576,31 @@ impl FirmwareInner {
     fn apply_package(&self, id: &str, package: Option<FirmwarePackage>) {
         let holder = FirmwarePackage::holder(id);
         let file = package.as_ref().map(|package| package.file.clone());
-        if let Some(file) = &file
-            && let Err(error) = self.files.hold(file, &holder)
-        {
-            tracing::error!(package = id, file, %error, "the image of a firmware package cannot be kept; devices cannot download it");
-        }
-        let before = {
-            let mut catalog = self.write_catalog();
-            let before = catalog.set_package(id, package);
-            self.is_in_use.store(!catalog.is_empty(), Relaxed);
-            before
+        let held = match &file {
+            Some(file) => self.files.hold(file, &holder),
+            None => Ok(()),
         };
-        if let Some(before) = before.filter(|before| Some(&before.file) != file.as_ref())
-            && let Err(error) = self.files.release(&before.file, &holder)
-        {
-            tracing::error!(package = id, file = before.file, %error, "the file of a deleted firmware package cannot be released");
+        let missed = package.clone().filter(|_| {
+            let is_absent = |error: &TransferError| error.kind == TransferErrorKind::NotFound;
+            self.is_in_cluster && held.as_ref().is_err_and(is_absent)
+        });
+        let before = self.write_catalog().set_package(id, package);
+        self.update_use();
+        match (missed, held) {
+            (Some(missed), _) => self.images.add(&missed),
+            (None, Err(error)) => {
+                tracing::error!(package = id, file, %error, "the image of a firmware package cannot be kept; devices cannot download it");
+            }
+            (None, Ok(())) => {}
+        }
+        if let Some(before) = before.filter(|before| Some(&before.file) != file.as_ref()) {
+            let released = match self.images.remove_package(&before.file, id) {
+                true => self.files.discard_copy(&before.file),
+                false => self.files.release(&before.file, &holder),
+            };
+            if let Err(error) = released {
+                tracing::error!(package = id, file = before.file, %error, "the file of a deleted firmware package cannot be released");
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Settings of firmware.
 
+use cluster::NodeName;
+
 use crate::signature::TrustSettings;
 
 /// Bytes of a PUBLISH besides its payload: its topic has at most 120 bytes.
@@ -15,6 +17,8 @@ pub struct FirmwareSettings {
     pub cache_bytes: u64,
     /// Largest MQTT packet of the node.
     pub max_packet_bytes: u64,
+    /// The name of the node in its cluster; `None`: it is in no cluster.
+    pub node: Option<NodeName>,
 }
 
 impl Default for FirmwareSettings {
@@ -24,6 +28,7 @@ impl Default for FirmwareSettings {
             public_url: String::new(),
             cache_bytes: 64 << 20,
             max_packet_bytes: 1 << 20,
+            node: None,
         }
     }
 }

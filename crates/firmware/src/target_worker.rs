@@ -6,6 +6,7 @@ use serde_json::Value;
 use store::StoreError;
 use wall_clock::now_ms;
 
+use crate::catalog::AssignedPackage;
 use crate::device_state::{InstallRecord, InstallReport, InstallState};
 use crate::jetlinks::{self, PullRequest};
 use crate::package::{FirmwarePackage, FirmwareType};
@@ -39,7 +40,9 @@ pub(crate) fn run(service: &FirmwareService) {
 fn run_job(service: &FirmwareService, job: TargetJob) -> Result<(), TargetError> {
     match job {
         TargetJob::Device(no, is_reachable) => {
-            if let Some(device) = service.registry().by_no(no)? {
+            if let Some(device) = service.registry().by_no(no)?
+                && (is_reachable || service.is_here(no))
+            {
                 examine(service, &device)?;
                 if is_reachable {
                     remind(service, &device)?;
@@ -75,7 +78,8 @@ fn run_job(service: &FirmwareService, job: TargetJob) -> Result<(), TargetError>
             let page = service
                 .registry()
                 .list(&filter, from, PAGE_DEVICES, &mut |_| true)?;
-            for device in &page.devices {
+            let here = page.devices.iter();
+            for device in here.filter(|device| service.is_here(device.no)) {
                 examine(service, device)?;
             }
             if let Some(next) = page.next {
@@ -97,13 +101,19 @@ fn examine(service: &FirmwareService, device: &Device) -> Result<(), TargetError
             (None, Some(_)) => withdraw(service, device, kind)?,
             (Some(assigned), known) => {
                 let package = &assigned.package;
+                let is_new_attempt = |record: &InstallRecord| {
+                    assigned.attempt.is_some() && assigned.attempt != record.attempt
+                };
                 let is_known = known.is_some_and(|record| {
                     record.package.as_deref() == Some(&package.id)
                         && record.digest == package.digest
                         && record.state != InstallState::Queued
+                        && !is_new_attempt(record)
                 });
-                if !is_known {
-                    announce(service, device, package)?;
+                // Otherwise it is notified when the image has arrived from another node.
+                let can_install = service.has_image(package) || package.url.is_some();
+                if !is_known && can_install {
+                    announce(service, device, &assigned)?;
                 }
             }
         }
@@ -114,11 +124,13 @@ fn examine(service: &FirmwareService, device: &Device) -> Result<(), TargetError
 fn announce(
     service: &FirmwareService,
     device: &Device,
-    package: &FirmwarePackage,
+    assigned: &AssignedPackage,
 ) -> Result<(), TargetError> {
+    let package = &*assigned.package;
     let installs = service.installs();
     let record = installs.update(device.no, package.kind, |before| {
-        Some(InstallRecord::new(package, before.as_ref(), now_ms()))
+        let (attempt, before) = (assigned.attempt.clone(), before.as_ref());
+        Some(InstallRecord::new(package, attempt, before, now_ms()))
     })?;
     // It may run the package already.
     if let Some(record) = record {

@@ -109,20 +109,7 @@ pub(crate) fn target_attributes(
 
 #[cfg(test)]
 mod tests {
-    use devices::AttributeScope;
-
     use super::*;
-
-    #[test]
-    fn attributes_of_campaigns_stay_at_their_node() {
-        for kind in FirmwareType::ALL {
-            let shared = shared_attribute_keys(kind).map(|key| (AttributeScope::Shared, key));
-            let server = target_attribute_keys(kind).map(|key| (AttributeScope::Server, key));
-            for (scope, key) in shared.into_iter().chain(server) {
-                assert!(!devices::is_shared_attribute(scope, &key), "{key}");
-            }
-        }
-    }
 
     #[test]
     fn topics_of_chunks() {

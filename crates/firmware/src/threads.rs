@@ -3,19 +3,22 @@
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use devices::DeviceNo;
 use wall_clock::now_ms;
 
-use crate::campaign::CampaignStart;
+use crate::campaign::CampaignTarget;
 use crate::chunk_worker::{ChunkSender, ChunkWorker};
 use crate::device_state::InstallState;
 use crate::service::{DeviceMessenger, FirmwareService};
+use crate::sharing::Sharing;
 use crate::target_worker;
 
 /// Interval at which campaigns proceed.
 const CAMPAIGN_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which removed records are forgotten that all nodes of a cluster have.
+const FORGET_INTERVAL: Duration = Duration::from_secs(3600);
 
 impl FirmwareService {
     /// Starts the threads. Chunks are sent by `sender`, other messages by `messenger`.
@@ -89,6 +92,7 @@ impl FirmwareService {
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        let mut forgotten_at = Instant::now();
         while !*is_stopping {
             let waited = self
                 .inner
@@ -96,11 +100,14 @@ impl FirmwareService {
                 .1
                 .wait_timeout(is_stopping, CAMPAIGN_INTERVAL);
             is_stopping = waited.unwrap_or_else(PoisonError::into_inner).0;
-            for start in self.inner.campaigns.advance(now_ms()) {
-                // It may have been deleted while the campaign was created, or just before a kill.
-                if !self.is_deleted(start.device) {
-                    self.begin_install(&start);
-                }
+            let mut starts = self.inner.campaigns.advance(now_ms());
+            // They may have been deleted while the campaign was created, or just before a kill.
+            starts.retain(|start| !self.is_deleted(start.device));
+            self.begin_installs(&starts);
+            self.share_campaigns();
+            if forgotten_at.elapsed() >= FORGET_INTERVAL {
+                forgotten_at = Instant::now();
+                self.inner.share_change(Sharing::forget_removed);
             }
         }
     }
@@ -120,8 +127,27 @@ impl FirmwareService {
         }
     }
 
-    /// Notifies a device of a campaign of its target, also if it was notified before.
-    fn begin_install(&self, start: &CampaignStart) {
+    /// Notifies devices of a campaign of their target, also if they were notified before.
+    fn begin_installs(&self, starts: &[CampaignTarget]) {
+        if self.inner.sharing().is_some() {
+            // The nodes where the devices are notice the new attempt.
+            self.inner
+                .share_change(|sharing| sharing.set_targets(starts));
+            // Campaigns may have been cancelled meanwhile.
+            for obsolete in self.inner.campaigns.obsolete_targets(starts) {
+                let (id, kind) = (obsolete.campaign, obsolete.kind);
+                let devices = [obsolete.device];
+                (self.inner).share_change(|sharing| sharing.remove_targets(id, kind, &devices));
+            }
+        } else {
+            starts.iter().for_each(|start| self.queue_again(start));
+        }
+        for start in starts {
+            self.inner.target_queue.push_device(start.device);
+        }
+    }
+
+    fn queue_again(&self, start: &CampaignTarget) {
         let queued = self
             .inner
             .installs
@@ -134,6 +160,5 @@ impl FirmwareService {
         if let Err(error) = queued {
             tracing::error!(%error, "recording the firmware of a device failed; the campaign repeats it after its time-out");
         }
-        self.inner.target_queue.push_device(start.device);
     }
 }

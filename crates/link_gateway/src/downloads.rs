@@ -153,6 +153,10 @@ fn assigned_image(
         return Ok(None);
     };
     let package = assigned.package;
+    // In a cluster, the image may be on its way from another node; the device is notified when it is here.
+    if !shared.firmware.has_image(&package) {
+        return Ok(None);
+    }
     let Some(info) = shared.files.info(FileTarget::Id(&package.file)) else {
         return Ok(None);
     };

@@ -416,7 +416,9 @@ impl FileService {
             matches!(state.phase, EntryPhase::Complete)
                 && state.record.used_by.is_empty()
                 && !self.is_kept_for_exports(&state)
-                && (self.exports().deletes_file(file) || !self.table().is_named(&entry))
+                && (state.record.is_copy
+                    || self.exports().deletes_file(file)
+                    || !self.table().is_named(&entry))
         };
         if is_obsolete {
             self.remove_entry(&entry, None)?;

@@ -29,6 +29,11 @@ impl TransferKey {
             file_id: file_id.into(),
         }
     }
+
+    /// A name that no sender can choose, so that a copy replaces no file of its sender at this node, and none replaces it.
+    fn of_copy(owner: &FileOwner, id: &str) -> Self {
+        Self::new(owner, &format!("copy\n{id}"))
+    }
 }
 
 /// One file or transfer.
@@ -79,7 +84,10 @@ impl FileEntry {
         Self {
             id: record.id.as_str().into(),
             owner: record.owner.clone(),
-            key: TransferKey::new(&record.owner, &record.file_id),
+            key: match record.is_copy {
+                true => TransferKey::of_copy(&record.owner, &record.id),
+                false => TransferKey::new(&record.owner, &record.file_id),
+            },
             directory,
             reserved: AtomicU64::new(reserved),
             received: AtomicU64::new(received),

@@ -148,7 +148,9 @@ impl FileService {
         record.is_paused = false;
         record.completed_at_ms = Some(now_ms());
         let observer = self.inner.observer.get();
-        record.is_event_pending = observer.is_some_and(|observer| (observer.is_interested)());
+        // Rules get the event of a copy at the node of the file.
+        record.is_event_pending =
+            !record.is_copy && observer.is_some_and(|observer| (observer.is_interested)());
         entry.directory.write_record(&record)?;
         state.record = record;
         state.phase = EntryPhase::Complete;

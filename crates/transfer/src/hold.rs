@@ -54,7 +54,7 @@ impl FileService {
         }
     }
 
-    /// Returns whether another file has taken the name.
+    /// Returns whether the file is a copy that nobody needs any more, or another file has taken its name.
     fn release_entry(&self, entry: &Arc<FileEntry>, holder: &str) -> Result<bool, TransferError> {
         let mut state = entry.lock();
         if matches!(state.phase, EntryPhase::Removed) || !state.record.used_by.contains(holder) {
@@ -65,6 +65,8 @@ impl FileService {
         (entry.directory.write_record(&record))
             .map_err(|error| TransferError::storage("release a file", &error))?;
         state.record = record;
-        Ok(state.record.used_by.is_empty() && !self.table().restore_name(entry))
+        // A copy has no other use.
+        let is_free = state.record.used_by.is_empty();
+        Ok(is_free && (state.record.is_copy || !self.table().restore_name(entry)))
     }
 }

@@ -5,6 +5,7 @@
 //! SHA-256 digest is verified. [`FileService`] is the engine; its methods block on the disk. [`FileHooks`] receives
 //! files over MQTT, as EMQX does; it passes segments to worker threads and acknowledges them when they are stored.
 
+mod copies;
 mod digest;
 mod error;
 mod export_table;
@@ -36,6 +37,7 @@ mod signed_link;
 mod upload;
 mod usage;
 
+pub use copies::FileDescription;
 pub use digest::{FileDigest, ParseDigestError};
 pub use error::{TransferError, TransferErrorKind};
 pub use export_table::{ExportDiscard, ExportState, FileExport};

@@ -90,6 +90,9 @@ pub(crate) struct FileRecord {
     /// The rules have not handled the event of the file yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_event_pending: bool,
+    /// It is a copy of a file of another node of the cluster, see [`FileService::begin_copy`](crate::FileService::begin_copy).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_copy: bool,
     /// What the file is kept for, see [`FileService::hold`](crate::FileService::hold).
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) used_by: BTreeSet<String>,

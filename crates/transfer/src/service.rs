@@ -30,6 +30,8 @@ use crate::usage::{NamespaceFileLimits, Usage};
 const VERSION_FILE: &str = "version";
 /// Locks of transfers that are being begun; several, since a begin waits for the disk.
 const BEGIN_LOCKS: usize = 64;
+/// Time for which a complete copy of a file of another node is kept that nobody holds yet.
+pub(crate) const COPY_RETENTION_MS: u64 = 600_000;
 
 /// Is notified of complete files.
 pub struct CompletionObserver {
@@ -349,6 +351,7 @@ impl FileService {
             created_at_ms,
             state: FileState::Receiving,
             completed_at_ms: None,
+            is_copy: false,
             used_by: BTreeSet::new(),
         })
     }
@@ -368,11 +371,7 @@ impl FileService {
     fn create(&self, record: FileRecord, size: u64) -> Result<FileInfo, TransferError> {
         let free = self.free_bytes()?;
         let limits = self.namespace_limits(&record.owner.namespace);
-        let added = Usage {
-            files: 1,
-            bytes: size,
-            transfers: 1,
-        };
+        let added = usage_of_new(size);
         let owner = record.owner.clone();
         {
             let mut table = self.table();
@@ -380,14 +379,23 @@ impl FileService {
             (table.usage).check(&owner, added, &self.inner.settings, limits)?;
             table.usage.add(&owner, added);
         }
+        self.create_counted(record, size)
+    }
+
+    /// Creates a transfer whose usage is counted already.
+    pub(crate) fn create_counted(
+        &self,
+        record: FileRecord,
+        size: u64,
+    ) -> Result<FileInfo, TransferError> {
+        let owner = record.owner.clone();
         let directory = FileDirectory::new(&self.inner.directory, &record.id);
         let file = directory.create(&record).map_err(|error| {
-            self.table().usage.remove(&owner, added);
+            self.table().usage.remove(&owner, usage_of_new(size));
             TransferError::storage("begin a file", &error)
         })?;
-        let created_at_ms = record.created_at_ms;
         let phase = EntryPhase::Open(Box::new(file));
-        let entry = FileEntry::new(directory, record, phase, (size, 0), created_at_ms);
+        let entry = FileEntry::new(directory, record, phase, (size, 0), now_ms());
         let entry = Arc::new(entry);
         self.table()
             .insert(entry.clone(), FileState::Receiving, true);
@@ -503,6 +511,10 @@ impl FileService {
             {
                 None
             }
+            (FileState::Complete, _) if record.is_copy => {
+                let completed_at_ms = record.completed_at_ms.unwrap_or(record.created_at_ms);
+                Some(completed_at_ms.saturating_add(COPY_RETENTION_MS))
+            }
             (FileState::Complete, Some(expires_at_ms)) => Some(expires_at_ms),
             (FileState::Complete, None) if retention_ms == 0 => None,
             (FileState::Complete, None) => {
@@ -516,6 +528,15 @@ impl FileService {
         let received = entry.received.load(Relaxed);
         let exports = self.exports().of_file(&entry.id);
         FileInfo::new(&state.record, received, self.expiry_ms(state), exports)
+    }
+}
+
+/// What a transfer of this size uses.
+pub(crate) fn usage_of_new(size: u64) -> Usage {
+    Usage {
+        files: 1,
+        bytes: size,
+        transfers: 1,
     }
 }
 

@@ -161,10 +161,25 @@ impl FileService {
         format!("/api/v1/signed-files/{id}?expires={expires_at_ms}&signature={signature}")
     }
 
-    /// Whether a link was signed by this node, and has not expired.
+    /// Whether a link was signed by this node, or by another one of the cluster, and has not expired.
     #[must_use]
     pub fn is_link_valid(&self, id: &str, expires_at_ms: u64, signature: &str) -> bool {
         (self.inner.link_key).verify(id, expires_at_ms, signature, now_ms())
+    }
+
+    /// The key by which this node signs links, for other nodes of the cluster only.
+    #[must_use]
+    pub fn link_key(&self) -> &str {
+        self.inner.link_key.text()
+    }
+
+    /// Accepts links that another node of the cluster signs with this key.
+    ///
+    /// # Errors
+    /// If the key is invalid, or the file system returns an error.
+    pub fn set_link_key_of_node(&self, node: &str, key: &str) -> Result<(), TransferError> {
+        let set = self.inner.link_key.set_key_of_node(node, key);
+        set.map_err(|error| TransferError::storage("store the key of another node", &error))
     }
 
     /// Whether all bytes of a transfer have arrived.

@@ -46,7 +46,12 @@ export default function CampaignPage() {
       onReopen: () => void client.invalidateQueries({ queryKey: [campaignsPath, 'one', id] }),
       onEvent: ({ type, data }) => {
         const changed = (data as { campaign?: Campaign }).campaign;
-        if (type === 'campaign' && changed) client.setQueryData([campaignsPath, 'one', id], changed);
+        if (type !== 'campaign' || !changed) return;
+        client.setQueryData<Campaign>([campaignsPath, 'one', id], (known) => ({
+          ...changed,
+          // Another node than that of the campaign streams it without them.
+          devices: changed.devices.length ? changed.devices : (known?.devices ?? []),
+        }));
       },
     });
   }, [client, exists, id]);
@@ -212,6 +217,7 @@ function Definition({ campaign }: { campaign: Campaign }) {
             </Trans>,
           ],
           [<Trans>Namespace</Trans>, campaign.namespace],
+          ...(campaign.node ? [[<Trans>Node</Trans>, campaign.node] as [ReactNode, ReactNode]] : []),
           [<Trans>Begun</Trans>, <Ago ms={campaign.created_at_ms} />],
           [<Trans>State changed</Trans>, <Ago ms={campaign.changed_at_ms} />],
         ]}

@@ -67,6 +67,9 @@ export function Campaigns() {
     { id: 'begun', header: t`Begun`, sort: (row) => row.created_at_ms, cell: (row) => <Ago ms={row.created_at_ms} /> },
     { id: 'id', header: t`Number`, align: 'right', cell: (row) => row.id, isHidden: true },
     { id: 'namespace', header: t`Namespace`, cell: (row) => row.namespace, isHidden: true },
+    ...(list.data?.some((row) => row.node)
+      ? [{ id: 'node', header: t`Node`, sort: (row: Campaign) => row.node ?? '', cell: (row: Campaign) => row.node }]
+      : []),
   ];
   const add = mayChange && (
     <Button leftSection={<IconPlus size={14} />} onClick={() => setNew('1')}>

@@ -162,7 +162,10 @@ async fn owner_of_addressed(
             Ok(file.map(|file| file.owner.namespace).into())
         }
         AddressedKind::FirmwareCampaign => {
-            let campaign = id.parse().ok().and_then(|id| app.firmware.campaign(id));
+            let campaign = id
+                .parse()
+                .ok()
+                .and_then(|id| app.firmware.known_campaign(id));
             Ok(campaign
                 .map(|campaign| campaign.definition.namespace)
                 .into())

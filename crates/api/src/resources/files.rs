@@ -16,6 +16,7 @@ use wall_clock::now_ms;
 
 use super::change_feed::{stream_changes, stream_states};
 use super::file_download::download;
+use super::firmware::check_image_is_here;
 use super::upload_body::{UploadTarget, receive_body, run_on_files};
 use crate::access::{EndpointAccess, Role};
 use crate::audit;
@@ -203,6 +204,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .empty_response(304, "The file has the entity tag of If-None-Match.")
             .problem_response(403, "The link is invalid or has expired.")
             .problem_response(412, "The file has another entity tag than those of If-Match.")
+            .problem_response(503, "The file is an image that has not arrived from another node of the cluster yet.")
             .problem_response(416, "The range is not within the file."),
     ]
 }
@@ -421,6 +423,8 @@ async fn signed(call: ApiCall) -> ApiResult {
         let detail = "The link is invalid or has expired; ask for a new one.";
         return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
     }
+    // A link in the description of a package may lead to another node than that which sent it.
+    check_image_is_here(&call, &id)?;
     download(call, &id).await
 }
 

@@ -1,7 +1,8 @@
 //! Firmware of devices, beyond the objects that define it.
 
 use ::firmware::{
-    AssignedPackage, AssignmentTarget, ChunkTransport, FirmwareType, InstallRecord, InstallState,
+    AssignedPackage, AssignmentTarget, ChunkTransport, FirmwareType, ImageStatus, InstallRecord,
+    InstallState,
 };
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
@@ -18,6 +19,8 @@ use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::device_service::DeviceServiceError;
 use crate::endpoint::{Endpoint, EndpointScope, get};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer};
+use crate::objects::BackendObjectKind;
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType, text_parameter};
 
@@ -115,6 +118,20 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .summary("List the firmware packages of a device")
         .description("At most one package of each type.")
         .unpaged::<AssignedFirmware>(),
+        get("/api/v1/firmware/{id}/image", "getFirmwareImage", image_of_package)
+            .role(
+                Role::Viewer,
+                EndpointScope::object(BackendObjectKind::Firmware, "id"),
+            )
+            .tag("firmware")
+            .path_parameter("id", "The package's id, percent-encoded.")
+            .summary("Show where the image of a firmware package is")
+            .description(
+                "One row, in a cluster one of each node. A node copies the image from another one when it learns of the package, and \
+                 notifies its devices when it has it.",
+            )
+            .place(EndpointPlace::AllNodes(MergedAnswer::Lists(None)))
+            .node_unpaged::<ImageStatus>(),
         image(get(
             "/api/v1/{token}/firmware",
             "downloadFirmware",
@@ -142,6 +159,7 @@ fn image(endpoint: Endpoint) -> Endpoint {
         .raw_response(206, "The requested part.", &[OCTETS])
         .empty_response(304, "The image has the entity tag of If-None-Match.")
         .problem_response(404, "Nothing is assigned to the device.")
+        .problem_response(503, "The image has not arrived from another node of the cluster yet.")
         .problem_response(416, "The range is not within the image.")
 }
 
@@ -172,6 +190,7 @@ async fn send_image(call: ApiCall, kind: FirmwareType) -> ApiResult {
             return Err(ProblemDetails::invalid_parameter(parameter.name, detail));
         }
     }
+    check_image_is_here(&call, &package.file)?;
     let size = call.query.number_value(SIZE).unwrap_or(0);
     if size == 0 {
         let mut response = download(call, &package.file).await?;
@@ -195,6 +214,25 @@ async fn send_image(call: ApiCall, kind: FirmwareType) -> ApiResult {
     let read = blocking::run_blocking(read, "The image cannot be read now.").await?;
     let fields = [(header::CONTENT_TYPE, OCTETS)];
     Ok((StatusCode::OK, fields, read.map_err(to_problem)?).into_response())
+}
+
+/// Rejects requests for an image that is on its way from another node of the cluster.
+pub(super) fn check_image_is_here(call: &ApiCall, file: &str) -> Result<(), ProblemDetails> {
+    match call.app.firmware.is_awaited(file) {
+        false => Ok(()),
+        true => Err(ProblemDetails::unavailable(
+            "The image has not arrived from another node of the cluster yet; try again.",
+        )),
+    }
+}
+
+async fn image_of_package(call: ApiCall) -> ApiResult {
+    let (id, firmware) = (call.path("id").to_owned(), call.app.firmware.clone());
+    let package = id.clone();
+    let status = move || firmware.image_status(&package);
+    let status = blocking::run_blocking(status, "The image cannot be read now.").await?;
+    let not_found = || ProblemDetails::not_found(format!("There is no firmware package {id:?}."));
+    call::unpaged_list(vec![status.ok_or_else(not_found)?])
 }
 
 async fn of_device(call: ApiCall) -> ApiResult {

@@ -14,8 +14,9 @@ use crate::audit;
 use crate::blocking;
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
+use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::problem_details::{ApiResult, ProblemDetails};
-use crate::query_parameters::NAMESPACE;
+use crate::query_parameters::{NAMESPACE, NODE};
 
 const UNAVAILABLE: &str = "The campaigns cannot be used now.";
 
@@ -26,8 +27,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("firmware")
             .path_parameter("id", "The campaign's number.")
     };
+    // Executed by the node of the campaign.
+    let at_node = |endpoint: Endpoint, role: Role| {
+        one(endpoint, role)
+            .place(EndpointPlace::FirmwareCampaign("id"))
+            .parameters(&[NODE])
+    };
     let action = |endpoint: Endpoint| {
-        one(endpoint, Role::Operator)
+        at_node(endpoint, Role::Operator)
             .response::<CampaignInfo>(200, "The campaign.")
             .problem_response(409, "The state of the campaign does not permit it.")
     };
@@ -38,26 +45,30 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[NAMESPACE])
             .summary("List firmware campaigns")
             .description("The newest first.")
-            .unpaged::<CampaignInfo>(),
+            .place(EndpointPlace::AllNodes(MergedAnswer::Lists(Some(
+                "created_at_ms",
+            ))))
+            .node_unpaged::<CampaignInfo>(),
         post("/api/v1/firmware-campaigns", "createFirmwareCampaign", create)
             .role(Role::Operator, EndpointScope::Selected)
             .tag("firmware")
             .summary("Begin a firmware campaign")
             .description(
                 "The devices are selected now; later ones are not added. The package that a campaign assigns to a device overrides assignments \
-                 until the campaign is deleted.",
+                 until the campaign is deleted. In a cluster, the node that gets the request runs the campaign; while that node is \
+                 down, the campaign notifies no further devices.",
             )
             .request_body::<CampaignDefinition>()
             .response::<CampaignInfo>(201, "The campaign.")
             .with_location()
             .problem_response(409, "There are no devices, or too many."),
-        one(
+        at_node(
             get("/api/v1/firmware-campaigns/{id}", "getFirmwareCampaign", read),
             Role::Viewer,
         )
         .summary("Read a firmware campaign")
         .response::<CampaignInfo>(200, "The campaign."),
-        one(
+        at_node(
             get(
                 "/api/v1/firmware-campaigns/{id}/devices",
                 "listFirmwareCampaignDevices",
@@ -78,7 +89,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .summary("Stream the progress of a firmware campaign")
         .description(
             "Server-Sent Events, or a WebSocket with `Upgrade: websocket`: `{\"event\": \"campaign\", \"at_ms\", \"campaign\"}` with the \
-             present state and each change, at most one a second. The stream ends when the campaign is deleted.",
+             present state and each change, at most one a second. The stream ends when the campaign is deleted. In a cluster, another node \
+             than that of the campaign shows it without the ids in `devices`, and as it was while the node of the campaign is down.",
         )
         .raw_response(200, "The stream.", &["text/event-stream"])
         .empty_response(101, "A WebSocket.")
@@ -104,7 +116,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .summary("Cancel a firmware campaign")
         .description("Devices without a result install what is assigned to them; others keep the package."),
-        one(
+        at_node(
             delete(
                 "/api/v1/firmware-campaigns/{id}",
                 "deleteFirmwareCampaign",
@@ -184,7 +196,7 @@ async fn list_devices(call: ApiCall) -> ApiResult {
 async fn watch(call: ApiCall) -> ApiResult {
     let (id, firmware) = (id_of(&call)?, call.app.firmware.clone());
     stream_changes(call, "campaign", move || {
-        firmware.campaign(id).map(|campaign| json!(campaign))
+        firmware.known_campaign(id).map(|campaign| json!(campaign))
     })
 }
 

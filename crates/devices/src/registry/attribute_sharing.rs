@@ -29,31 +29,6 @@ use crate::device::Device;
 
 /// Attributes that get their first version in one batch.
 const BATCH_ATTRIBUTES: usize = 2000;
-/// What follows `fw_` or `sw_` in the attributes of a firmware campaign.
-const CAMPAIGN_KEYS: [&str; 8] = [
-    "title",
-    "version",
-    "tag",
-    "size",
-    "checksum_algorithm",
-    "checksum",
-    "url",
-    "ts",
-];
-
-/// Whether all nodes of a cluster have an attribute. Those that a firmware campaign sets stay at its node, which is the only
-/// one with the package.
-#[must_use]
-pub fn is_shared_attribute(scope: AttributeScope, key: &str) -> bool {
-    let of_campaign = match scope {
-        AttributeScope::Client => return true,
-        AttributeScope::Shared => Some(key),
-        AttributeScope::Server => key.strip_prefix("target_"),
-    };
-    let name = of_campaign.and_then(|key| key.strip_prefix("fw_").or(key.strip_prefix("sw_")));
-    !name.is_some_and(|name| CAMPAIGN_KEYS.contains(&name))
-}
-
 /// The attributes of a registry, for the exchange with other nodes.
 pub struct SharedAttributes(Registry);
 
@@ -70,8 +45,7 @@ impl<'a> AttributeName<'a> {
         let is_its = |scope: &AttributeScope| rest.starts_with(char::from(scope.letter()));
         let scope = AttributeScope::ALL.into_iter().find(is_its)?;
         let key = &rest[1..];
-        let is_valid = !key.is_empty() && is_shared_attribute(scope, key);
-        is_valid.then_some(Self { device, scope, key })
+        (!key.is_empty()).then_some(Self { device, scope, key })
     }
 }
 
@@ -132,9 +106,7 @@ impl<'a> AttributeTransaction<'a> {
         now_ms: u64,
     ) -> Result<(), RegistryError> {
         let mut time_ms = now_ms;
-        if let Some(versions) = &mut self.versions
-            && is_shared_attribute(scope, key)
-        {
+        if let Some(versions) = &mut self.versions {
             let id = record_id(device, scope, key);
             // What does not exist needs no version.
             if json.is_some() || versions.row(&id)?.is_some_and(|row| !row.is_removed) {
@@ -411,9 +383,6 @@ impl RegistryInner {
                 else {
                     continue;
                 };
-                if !is_shared_attribute(scope, &key) {
-                    continue;
-                }
                 let id = record_id(device, scope, &key);
                 let before = shared.row(&id)?;
                 let updated_ms = u64::from_be_bytes(*time);

@@ -33,7 +33,7 @@ use series::DeviceNo;
 use store::{Durability, Objects, Table, Tables};
 
 pub use attribute_scope::AttributeScope;
-pub use attribute_sharing::{SharedAttributes, is_shared_attribute};
+pub use attribute_sharing::SharedAttributes;
 pub use attributes::{DeviceAttribute, MAX_ATTRIBUTES};
 pub use changes::{DeviceWriteOutcome, NewDevice, WritePrecondition};
 pub use events::{DeviceEvent, DeviceEventFilter};
@@ -42,6 +42,7 @@ pub use keys::DeviceIndexKey;
 pub use list::{DeviceFilter, DeviceListPage};
 pub use observers::{AttributeChange, DeviceChange};
 pub use provision::{ProvisionRequest, ProvisionedDevice};
+pub use shared_versions::{SharedVersions, VersionRow, VersionTransaction};
 pub use sharing::RegistryChanges;
 
 use crate::credential::{CredentialError, SecretDigester};
@@ -55,7 +56,6 @@ pub(crate) use keys::DeviceName;
 use keys::no_at_end;
 use name_index::{NameCandidates, NameIndex};
 use observers::{AttributeObserver, DeviceObserver};
-use shared_versions::SharedVersions;
 
 /// Limits of a registry.
 #[derive(Debug, Clone)]

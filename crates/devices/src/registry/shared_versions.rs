@@ -1,6 +1,7 @@
-//! The versions of devices, and of their attributes, by which the nodes of a cluster recognise later changes.
+//! The versions of devices, of their attributes and of other records about them, by which the nodes of a cluster recognise
+//! later changes.
 //!
-//! A row of the tables `device_version` and `attribute_version` has the version (16 bytes), the revision of the device (4
+//! A row of a table such as `device_version` and `attribute_version` has the version (16 bytes), the revision of the device (4
 //! bytes, big-endian; 0 for attributes) and whether the record was removed (1 byte). Its key begins with the bucket, so
 //! that the versions of a bucket are one range.
 
@@ -14,25 +15,26 @@ use hashbrown::HashMap;
 use store::{StoreError, Table, TableBatch, Tables};
 
 /// Time for which removed records are remembered. A node that was away for longer may bring them back.
-pub(super) const REMOVAL_RETENTION_MS: u64 = 7 * 24 * 3600 * 1000;
+const REMOVAL_RETENTION_MS: u64 = 7 * 24 * 3600 * 1000;
 
 /// The versions of the records of one kind.
-pub(super) struct SharedVersions {
+pub struct SharedVersions {
     versions: Table,
     /// Records of other nodes, with their versions, whose products or devices are not known yet.
-    pub(super) awaiting: Table,
+    pub awaiting: Table,
     node: u64,
     digests: Mutex<RecordDigests>,
-    pub(super) changes: RecordChanges,
+    /// What other nodes have to be told.
+    pub changes: RecordChanges,
     may_await: AtomicBool,
 }
 
 /// The version of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct VersionRow {
-    pub(super) version: RecordVersion,
-    pub(super) revision: u32,
-    pub(super) is_removed: bool,
+pub struct VersionRow {
+    pub version: RecordVersion,
+    pub revision: u32,
+    pub is_removed: bool,
 }
 
 impl VersionRow {
@@ -53,7 +55,7 @@ impl VersionRow {
         })
     }
 
-    pub(super) fn is_forgotten(&self, now_ms: u64) -> bool {
+    pub fn is_forgotten(&self, now_ms: u64) -> bool {
         self.is_removed && self.version.time_ms.saturating_add(REMOVAL_RETENTION_MS) < now_ms
     }
 }
@@ -64,16 +66,20 @@ fn key_of(id: &str) -> Vec<u8> {
 
 impl SharedVersions {
     /// Those of the devices.
-    pub(super) fn of_devices(tables: &Tables, node: &NodeName) -> Result<Self, StoreError> {
+    pub fn of_devices(tables: &Tables, node: &NodeName) -> Result<Self, StoreError> {
         Self::open(tables, node, "device_version", "device_awaiting")
     }
 
     /// Those of the attributes.
-    pub(super) fn of_attributes(tables: &Tables, node: &NodeName) -> Result<Self, StoreError> {
+    pub fn of_attributes(tables: &Tables, node: &NodeName) -> Result<Self, StoreError> {
         Self::open(tables, node, "attribute_version", "attribute_awaiting")
     }
 
-    fn open(
+    /// Those of records of another kind, in tables with these names.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn open(
         tables: &Tables,
         node: &NodeName,
         versions: &str,
@@ -90,30 +96,30 @@ impl SharedVersions {
     }
 
     /// The number of this node in versions.
-    pub(super) fn node(&self) -> u64 {
+    pub fn node(&self) -> u64 {
         self.node
     }
 
     /// Whether there may be records whose products or devices are not known.
-    pub(super) fn may_await(&self) -> bool {
+    pub fn may_await(&self) -> bool {
         self.may_await.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_may_await(&self, may_await: bool) {
+    pub fn set_may_await(&self, may_await: bool) {
         self.may_await.store(may_await, Ordering::Release);
     }
 
-    pub(super) fn digests(&self) -> MutexGuard<'_, RecordDigests> {
+    pub fn digests(&self) -> MutexGuard<'_, RecordDigests> {
         self.digests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn row(&self, id: &str) -> Result<Option<VersionRow>, StoreError> {
+    pub fn row(&self, id: &str) -> Result<Option<VersionRow>, StoreError> {
         let row = self.versions.get_with(&key_of(id), VersionRow::decode)?;
         Ok(row.flatten())
     }
 
     /// All versions of a bucket, or of all buckets, until `each` returns false.
-    pub(super) fn scan(
+    pub fn scan(
         &self,
         bucket: Option<u16>,
         each: &mut dyn FnMut(&str, VersionRow) -> bool,
@@ -131,7 +137,7 @@ impl SharedVersions {
     }
 
     /// Computes the digests from the table; returns the number of records that exist.
-    pub(super) fn load_digests(&self) -> Result<u64, StoreError> {
+    pub fn load_digests(&self) -> Result<u64, StoreError> {
         let mut existing = 0;
         let mut digests = RecordDigests::default();
         self.scan(None, &mut |id, row| {
@@ -146,7 +152,7 @@ impl SharedVersions {
     }
 
     /// The ids of all records that exist.
-    pub(super) fn existing_ids(&self) -> Result<Vec<String>, StoreError> {
+    pub fn existing_ids(&self) -> Result<Vec<String>, StoreError> {
         let mut existing = Vec::new();
         self.scan(None, &mut |id, row| {
             if !row.is_removed {
@@ -158,7 +164,7 @@ impl SharedVersions {
     }
 
     /// See [`SharedRecords::versions`](cluster::SharedRecords::versions).
-    pub(super) fn remembered_versions(
+    pub fn remembered_versions(
         &self,
         bucket: u16,
         each: &mut dyn FnMut(&str, RecordVersion),
@@ -172,7 +178,7 @@ impl SharedVersions {
         })
     }
 
-    pub(super) fn forget(&self, batch: &mut TableBatch, id: &str) -> Result<(), StoreError> {
+    pub fn forget(&self, batch: &mut TableBatch, id: &str) -> Result<(), StoreError> {
         batch.remove(&self.versions, &key_of(id))
     }
 }
@@ -188,7 +194,7 @@ pub(super) fn decode_awaiting(id: &[u8], row: &[u8]) -> Option<Record> {
 }
 
 /// The versions that one batch changes.
-pub(super) struct VersionTransaction<'a> {
+pub struct VersionTransaction<'a> {
     shared: &'a SharedVersions,
     changed: HashMap<Box<str>, VersionChange, RandomState>,
     awaits: bool,
@@ -203,7 +209,7 @@ struct VersionChange {
 }
 
 impl<'a> VersionTransaction<'a> {
-    pub(super) fn new(shared: &'a SharedVersions) -> Self {
+    pub fn new(shared: &'a SharedVersions) -> Self {
         Self {
             shared,
             changed: HashMap::default(),
@@ -212,7 +218,7 @@ impl<'a> VersionTransaction<'a> {
     }
 
     /// The version of a record after the changes so far.
-    pub(super) fn row(&self, id: &str) -> Result<Option<VersionRow>, StoreError> {
+    pub fn row(&self, id: &str) -> Result<Option<VersionRow>, StoreError> {
         match self.changed.get(id) {
             Some(change) => Ok(change.after),
             None => self.shared.row(id),
@@ -220,7 +226,7 @@ impl<'a> VersionTransaction<'a> {
     }
 
     /// Sets the version of a changed record: that of another node, or with `None` a new one. Returns it.
-    pub(super) fn stamp(
+    pub fn stamp(
         &mut self,
         batch: &mut TableBatch,
         id: &str,
@@ -245,7 +251,7 @@ impl<'a> VersionTransaction<'a> {
     }
 
     /// Removes a record without remembering that, because other nodes learn of it in another way.
-    pub(super) fn forget(&mut self, batch: &mut TableBatch, id: &str) -> Result<(), StoreError> {
+    pub fn forget(&mut self, batch: &mut TableBatch, id: &str) -> Result<(), StoreError> {
         let current = self.row(id)?;
         self.shared.forget(batch, id)?;
         if self.shared.may_await() {
@@ -279,7 +285,7 @@ impl<'a> VersionTransaction<'a> {
     }
 
     /// Keeps a record until its product or device is known. Called after [`stamp`](Self::stamp).
-    pub(super) fn set_awaiting(
+    pub fn set_awaiting(
         &mut self,
         batch: &mut TableBatch,
         id: &str,
@@ -292,14 +298,14 @@ impl<'a> VersionTransaction<'a> {
     }
 
     /// To be called before the batch is committed.
-    pub(super) fn prepare(&self) {
+    pub fn prepare(&self) {
         if self.awaits {
             self.shared.set_may_await(true);
         }
     }
 
     /// To be called once the batch is committed.
-    pub(super) fn finish(self) {
+    pub fn finish(self) {
         let mut digests = self.shared.digests();
         for (id, change) in &self.changed {
             for row in change.before.iter().chain(&change.after) {

@@ -508,8 +508,9 @@ fn attributes_of_a_device_are_at_all_nodes() {
         b.values("m", Server),
         json!({"limit": 80, "hall": {"row": 7}})
     );
-    // What a firmware campaign sets stays at its node.
-    assert_eq!(b.values("m", Shared), json!({"interval_s": 10}));
+    // Also what a firmware campaign sets.
+    let shared = json!({"interval_s": 10, "fw_title": "t"});
+    assert_eq!(b.values("m", Shared), shared);
     // A change at the other node, also of an attribute that the first one changes as well.
     a.set("m", Server, json!({"limit": 81}));
     b.set("m", Server, json!({"limit": 82, "floor": 2, "hall": null}));

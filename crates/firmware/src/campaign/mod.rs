@@ -9,4 +9,4 @@ pub use definition::{CampaignDefinition, CampaignWave, CampaignWindow, MAX_CAMPA
 pub use run::{CampaignCounts, CampaignDevice, CampaignDeviceState, CampaignStatus};
 pub use service::{CampaignAction, CampaignDeviceRow, CampaignError, CampaignInfo};
 
-pub(crate) use service::{CampaignStart, CampaignTotals, Campaigns, assign_waves};
+pub(crate) use service::{CampaignTarget, CampaignTotals, Campaigns, FreedDevices, assign_waves};

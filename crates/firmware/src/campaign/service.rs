@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cluster::{NodeName, SHORT_NUMBER_BITS};
 use devices::DeviceNo;
 use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
@@ -27,6 +28,9 @@ const MAX_DEVICES: usize = 1_000_000;
 pub struct CampaignInfo {
     /// Number given by the node.
     pub id: u32,
+    /// The node that runs the campaign; only in a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     #[serde(flatten)]
     pub definition: CampaignDefinition,
     pub status: CampaignStatus,
@@ -64,6 +68,12 @@ pub enum CampaignAction {
     Cancel,
 }
 
+/// Devices that a campaign no longer decides about.
+pub(crate) struct FreedDevices {
+    pub(crate) kind: FirmwareType,
+    pub(crate) devices: Vec<DeviceNo>,
+}
+
 /// Why a request about campaigns failed. Texts are sentences without their full stops.
 #[derive(Debug, thiserror::Error)]
 pub enum CampaignError {
@@ -85,6 +95,8 @@ struct Campaign {
     kind: FirmwareType,
     created_at_ms: u64,
     is_unsaved: bool,
+    /// Whether other nodes of a cluster have to be told of its progress.
+    has_changed: bool,
 }
 
 impl Campaign {
@@ -97,10 +109,11 @@ impl Campaign {
         }
     }
 
-    fn info(&self, id: u32) -> CampaignInfo {
+    fn info(&self, id: u32, node: Option<&String>) -> CampaignInfo {
         let progress = self.run.progress();
         CampaignInfo {
             id,
+            node: node.cloned(),
             definition: self.run.definition().clone(),
             status: progress.status,
             reason: progress.reason.clone(),
@@ -109,6 +122,19 @@ impl Campaign {
             created_at_ms: self.created_at_ms,
             changed_at_ms: progress.changed_at_ms,
         }
+    }
+
+    /// The target of a device that the campaign decides.
+    fn target(&self, id: u32, device: DeviceNo) -> Option<CampaignTarget> {
+        let known = self.run.devices().get(&device)?;
+        self.run.is_target_of(device).then(|| CampaignTarget {
+            device,
+            kind: self.kind,
+            campaign: id,
+            package: self.run.definition().package.clone(),
+            attempt: known.attempts,
+            begun_at_ms: self.created_at_ms,
+        })
     }
 }
 
@@ -130,15 +156,25 @@ pub(crate) struct CampaignTotals {
 }
 
 /// A device that is to be notified of the package of a campaign.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct CampaignStart {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CampaignTarget {
     pub(crate) device: DeviceNo,
     pub(crate) kind: FirmwareType,
+    pub(crate) campaign: u32,
+    pub(crate) package: String,
+    /// How often the device was notified, this time included.
+    pub(crate) attempt: u8,
+    /// When the campaign was created.
+    pub(crate) begun_at_ms: u64,
 }
 
 pub(crate) struct Campaigns {
     tables: CampaignTables,
     state: Mutex<CampaignsState>,
+    /// The name of this node in its cluster.
+    node: Option<String>,
+    /// The first number that this node gives in a cluster, and the number after the last one.
+    numbers: Option<(u32, u32)>,
 }
 
 impl CampaignsState {
@@ -159,6 +195,24 @@ impl CampaignsState {
         }
     }
 
+    /// The campaign whose notification of the device a record answers.
+    fn campaign_of(
+        &self,
+        device: DeviceNo,
+        kind: FirmwareType,
+        record: &InstallRecord,
+        node: Option<&str>,
+    ) -> Option<u32> {
+        let Some(node) = node else {
+            return self.targets.get(&(device, kind))?.last().copied();
+        };
+        // In a cluster, what was recorded for another attempt may arrive late.
+        let attempt = record.attempt.as_ref().filter(|it| it.node == node)?;
+        let campaign = self.campaigns.get(&attempt.campaign)?;
+        let known = campaign.run.devices().get(&device)?;
+        (known.attempts == attempt.number).then_some(attempt.campaign)
+    }
+
     fn find(&mut self, id: u32) -> Result<&mut Campaign, CampaignError> {
         self.campaigns
             .get_mut(&id)
@@ -167,7 +221,11 @@ impl CampaignsState {
 }
 
 impl Campaigns {
-    pub(crate) fn open(tables: &Tables, now_ms: u64) -> Result<Self, StoreError> {
+    pub(crate) fn open(
+        tables: &Tables,
+        node: Option<&NodeName>,
+        now_ms: u64,
+    ) -> Result<Self, StoreError> {
         let tables = CampaignTables::open(tables)?;
         let mut state = CampaignsState {
             last_number: tables.last_number()?,
@@ -185,6 +243,7 @@ impl Campaigns {
                 kind: record.kind,
                 created_at_ms: record.created_at_ms,
                 is_unsaved: false,
+                has_changed: false,
             };
             state.last_number = state.last_number.max(id);
             state.campaigns.insert(id, campaign);
@@ -192,6 +251,11 @@ impl Campaigns {
         Ok(Self {
             tables,
             state: Mutex::new(state),
+            node: node.map(NodeName::to_string),
+            numbers: node.map(|node| {
+                let first = node.first_short_number();
+                (first, first.saturating_add(1 << SHORT_NUMBER_BITS))
+            }),
         })
     }
 
@@ -230,7 +294,12 @@ impl Campaigns {
             );
             return Err(CampaignError::Conflict(detail));
         }
-        let id = state.last_number + 1;
+        let id = self.next_number(state.last_number);
+        if state.campaigns.contains_key(&id) {
+            let detail =
+                "this node has given all its numbers of campaigns; create it at another node";
+            return Err(CampaignError::Conflict(detail.to_owned()));
+        }
         let progress = CampaignProgress {
             status: CampaignStatus::Running,
             reason: None,
@@ -243,19 +312,70 @@ impl Campaigns {
             kind,
             created_at_ms: now_ms,
             is_unsaved: false,
+            has_changed: true,
         };
         self.tables
             .create(id, &campaign.record(), campaign.run.devices())?;
         state.last_number = id;
-        let info = campaign.info(id);
+        let info = campaign.info(id, self.node.as_ref());
         state.campaigns.insert(id, campaign);
         Ok(info)
+    }
+
+    /// The number after the last one; in a cluster one that no other node gives.
+    fn next_number(&self, last: u32) -> u32 {
+        let next = last.saturating_add(1);
+        match self.numbers {
+            Some((first, end)) if !(first..end).contains(&next) => first,
+            _ => next,
+        }
+    }
+
+    /// The name of this node in its cluster.
+    pub(crate) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// All campaigns, and the targets of devices that they decide.
+    pub(crate) fn shared(&self) -> (Vec<CampaignInfo>, Vec<CampaignTarget>) {
+        let state = self.lock();
+        let campaigns = state.campaigns.iter();
+        let infos = campaigns.map(|(id, campaign)| campaign.info(*id, self.node.as_ref()));
+        let targets = state.campaigns.iter().flat_map(|(id, campaign)| {
+            let devices = campaign.run.devices().keys();
+            devices.filter_map(|device| campaign.target(*id, *device))
+        });
+        (infos.collect(), targets.collect())
+    }
+
+    /// Those of the targets that their campaigns no longer decide.
+    pub(crate) fn obsolete_targets<'t>(
+        &self,
+        targets: &'t [CampaignTarget],
+    ) -> Vec<&'t CampaignTarget> {
+        let state = self.lock();
+        let is_obsolete = |target: &&CampaignTarget| {
+            let campaign = state.campaigns.get(&target.campaign);
+            !campaign.is_some_and(|campaign| campaign.run.is_target_of(target.device))
+        };
+        targets.iter().filter(is_obsolete).collect()
+    }
+
+    /// Campaigns that have changed since the last call.
+    pub(crate) fn take_changed(&self) -> Vec<CampaignInfo> {
+        let mut state = self.lock();
+        let campaigns = state.campaigns.iter_mut();
+        let changed = campaigns.filter_map(|(id, campaign)| {
+            let has_changed = std::mem::take(&mut campaign.has_changed);
+            has_changed.then(|| campaign.info(*id, self.node.as_ref()))
+        });
+        changed.collect()
     }
 
     pub(crate) fn list(&self, namespaces: &NamespaceSelection) -> Vec<CampaignInfo> {
         let state = self.lock();
         let campaigns = state.campaigns.iter().rev();
-        let infos = campaigns.map(|(id, campaign)| campaign.info(*id));
+        let infos = campaigns.map(|(id, campaign)| campaign.info(*id, self.node.as_ref()));
         infos
             .filter(|info| namespaces.contains(&info.definition.namespace))
             .collect()
@@ -265,7 +385,7 @@ impl Campaigns {
         self.lock()
             .campaigns
             .get(&id)
-            .map(|campaign| campaign.info(id))
+            .map(|campaign| campaign.info(id, self.node.as_ref()))
     }
 
     pub(crate) fn totals(&self) -> CampaignTotals {
@@ -296,6 +416,7 @@ impl Campaigns {
     /// Writes what has changed. If that fails, everything is written again with the next change.
     fn save(&self, id: u32, campaign: &mut Campaign) -> Result<(), StoreError> {
         let changes = campaign.run.take_changes();
+        campaign.has_changed |= changes.progress.is_some() || !changes.devices.is_empty();
         let saved = match campaign.is_unsaved {
             true => self
                 .tables
@@ -313,7 +434,7 @@ impl Campaigns {
         id: u32,
         action: CampaignAction,
         now_ms: u64,
-    ) -> Result<(CampaignInfo, Vec<DeviceNo>), CampaignError> {
+    ) -> Result<(CampaignInfo, FreedDevices), CampaignError> {
         let mut state = self.lock();
         let campaign = state.find(id)?;
         let mut open = Vec::new();
@@ -338,29 +459,37 @@ impl Campaigns {
             return Err(CampaignError::Conflict(detail.to_lowercase()));
         }
         self.save(id, campaign)?;
-        let (info, kind) = (campaign.info(id), campaign.kind);
+        let (info, kind) = (campaign.info(id, self.node.as_ref()), campaign.kind);
         for no in &open {
             state.remove_target(*no, kind, id);
         }
-        Ok((info, open))
+        let freed = FreedDevices {
+            kind,
+            devices: open,
+        };
+        Ok((info, freed))
     }
 
     /// Deletes a campaign that has ended. Returns it, and the devices whose targets may have changed.
-    pub(crate) fn delete(&self, id: u32) -> Result<(CampaignInfo, Vec<DeviceNo>), CampaignError> {
+    pub(crate) fn delete(&self, id: u32) -> Result<(CampaignInfo, FreedDevices), CampaignError> {
         let mut state = self.lock();
         let campaign = state.find(id)?;
         if !campaign.run.progress().status.is_final() {
             let detail = "the campaign has not ended; cancel it first";
             return Err(CampaignError::Conflict(detail.to_owned()));
         }
-        let (info, kind) = (campaign.info(id), campaign.kind);
+        let (info, kind) = (campaign.info(id, self.node.as_ref()), campaign.kind);
         self.tables.remove(id, campaign.run.devices())?;
         let notified: Vec<DeviceNo> = campaign.run.devices().keys().copied().collect();
         state.campaigns.remove(&id);
         for no in &notified {
             state.remove_target(*no, kind, id);
         }
-        Ok((info, notified))
+        let freed = FreedDevices {
+            kind,
+            devices: notified,
+        };
+        Ok((info, freed))
     }
 
     /// Whether a campaign that is not deleted installs this package.
@@ -405,11 +534,7 @@ impl Campaigns {
             _ => return,
         };
         let mut state = self.lock();
-        let Some(id) = state
-            .targets
-            .get(&(device, kind))
-            .and_then(|all| all.last().copied())
-        else {
+        let Some(id) = state.campaign_of(device, kind, record, self.node.as_deref()) else {
             return;
         };
         let Some(campaign) = state.campaigns.get_mut(&id) else {
@@ -436,7 +561,7 @@ impl Campaigns {
     }
 
     /// Lets time pass. Returns the devices to be notified; what they depend on is stored before.
-    pub(crate) fn advance(&self, now_ms: u64) -> Vec<CampaignStart> {
+    pub(crate) fn advance(&self, now_ms: u64) -> Vec<CampaignTarget> {
         let mut state = self.lock();
         let state = &mut *state;
         let mut starts = Vec::new();
@@ -445,17 +570,13 @@ impl Campaigns {
             if let Err(error) = self.save(*id, campaign) {
                 tracing::error!(campaign = id, %error, "storing the progress of a campaign failed; retrying");
             }
-            let kind = campaign.kind;
-            starts.extend(
-                started
-                    .into_iter()
-                    .map(|device| (*id, CampaignStart { device, kind })),
-            );
+            let started = started.into_iter();
+            starts.extend(started.filter_map(|device| campaign.target(*id, device)));
         }
-        for (id, start) in &starts {
-            state.add_target(start.device, start.kind, *id);
+        for start in &starts {
+            state.add_target(start.device, start.kind, start.campaign);
         }
-        starts.into_iter().map(|(_, start)| start).collect()
+        starts
     }
 }
 

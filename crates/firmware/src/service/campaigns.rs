@@ -10,7 +10,7 @@ use wall_clock::now_ms;
 use super::FirmwareService;
 use crate::campaign::{
     CampaignAction, CampaignDefinition, CampaignDeviceRow, CampaignError, CampaignInfo,
-    MAX_CAMPAIGN_DEVICES, assign_waves,
+    FreedDevices, MAX_CAMPAIGN_DEVICES, assign_waves,
 };
 use crate::definition_error::DefinitionError;
 
@@ -81,9 +81,35 @@ impl FirmwareService {
                 .map(|(at, _)| *at)
         };
         let devices = assign_waves(&definition, &devices, wave_of);
-        self.inner
-            .campaigns
-            .create(definition, package.kind, devices, now_ms())
+        let campaigns = &self.inner.campaigns;
+        let created = campaigns.create(definition, package.kind, devices, now_ms())?;
+        self.share_campaigns();
+        Ok(created)
+    }
+
+    /// Tells other nodes of the progress of campaigns.
+    pub(crate) fn share_campaigns(&self) {
+        let inner = &self.inner;
+        inner.share_change(|sharing| sharing.set_campaigns(inner.campaigns.take_changed()));
+    }
+
+    /// The nodes of a cluster that have a campaign of this number, as far as this node knows; more than one only if they had
+    /// it before they became a cluster.
+    #[must_use]
+    pub fn campaign_nodes(&self, id: u32) -> Vec<String> {
+        let sharing = self.inner.sharing();
+        let known = sharing.map(|sharing| sharing.campaigns_of_number(id));
+        let known = known.unwrap_or_default().into_iter();
+        known.filter_map(|info| info.node).collect()
+    }
+
+    /// A campaign of this node, or what another node last told of its campaign: without the ids of its devices.
+    #[must_use]
+    pub fn known_campaign(&self, id: u32) -> Option<CampaignInfo> {
+        self.campaign(id).or_else(|| {
+            let known = self.inner.sharing()?.campaigns_of_number(id);
+            known.into_iter().next()
+        })
     }
 
     /// Campaigns of these namespaces, the newest first.
@@ -137,8 +163,9 @@ impl FirmwareService {
         id: u32,
         action: CampaignAction,
     ) -> Result<CampaignInfo, CampaignError> {
-        let (info, devices) = self.inner.campaigns.act(id, action, now_ms())?;
-        self.examine_all(devices);
+        let (info, freed) = self.inner.campaigns.act(id, action, now_ms())?;
+        self.free_devices(id, freed);
+        self.share_campaigns();
         Ok(info)
     }
 
@@ -147,14 +174,25 @@ impl FirmwareService {
     /// # Errors
     /// If there is no such campaign, or it has not ended.
     pub fn delete_campaign(&self, id: u32) -> Result<CampaignInfo, CampaignError> {
-        let (info, devices) = self.inner.campaigns.delete(id)?;
-        self.examine_all(devices);
+        let (info, freed) = self.inner.campaigns.delete(id)?;
+        self.free_devices(id, freed);
+        (self.inner).share_change(|sharing| sharing.remove_campaign(id));
         Ok(info)
     }
 
-    /// A campaign that prevents the removal of a package.
+    fn free_devices(&self, id: u32, freed: FreedDevices) {
+        let FreedDevices { kind, devices } = freed;
+        (self.inner).share_change(|sharing| sharing.remove_targets(id, kind, &devices));
+        self.examine_all(devices);
+    }
+
+    /// A campaign that prevents the removal of a package, and its node if that is another one.
     #[must_use]
-    pub fn campaign_of_package(&self, package: &str) -> Option<u32> {
-        self.inner.campaigns.uses_package(package)
+    pub fn campaign_of_package(&self, package: &str) -> Option<(u32, Option<String>)> {
+        let own = self.inner.campaigns.uses_package(package);
+        own.map(|id| (id, None)).or_else(|| {
+            let (id, node) = self.inner.sharing()?.campaign_of_package(package)?;
+            Some((id, Some(node)))
+        })
     }
 }

@@ -88,6 +88,7 @@ pub(super) fn finish(
         link: draft.node.link.clone(),
         firmware: firmware::FirmwareSettings {
             max_packet_bytes: u64::from(max_packet_size),
+            node: cluster.as_ref().map(|cluster| cluster.node.clone()),
             ..draft.node.firmware.clone()
         },
         simulations: draft.node.simulations,

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use outbound::url_encoding::url_encode;
 use serde_json::{Value, json};
 
-use super::http::{ApiClient, with_query};
+use super::http::{ApiClient, name_missing_nodes, with_query};
 use super::limit_args::LimitArgs;
 use super::objects::FieldsArgs;
 use super::output::{Column, CtlOutput};
@@ -72,8 +72,13 @@ impl CampaignsCommand {
             Self::List { namespace } => {
                 let path = with_query(CAMPAIGNS, &[("namespace", namespace)]);
                 let listed = client.get(&path).await?;
+                name_missing_nodes(&listed);
                 let rows = listed["data"].as_array().cloned().unwrap_or_default();
-                return output.print_rows((rows, false), COLUMNS);
+                let mut columns = COLUMNS.to_vec();
+                if rows.iter().any(|row| row["node"].is_string()) {
+                    columns.insert(1, ("NODE", "node"));
+                }
+                return output.print_rows((rows, false), &columns);
             }
             Self::Show { id } => {
                 return output.print_fields(&client.get(&path_of(&id, "")).await?);

@@ -175,14 +175,8 @@ impl ApiClient {
             if let Value::Array(more) = page["data"].take() {
                 rows.extend(more);
             }
-            let missing = page["missing_nodes"].as_array().into_iter().flatten();
-            let missing: Vec<_> = missing.filter_map(Value::as_str).collect();
-            if !missing.is_empty() && !has_named_nodes {
-                has_named_nodes = true;
-                eprintln!(
-                    "Rows are missing, because nodes of the cluster did not answer: {}.",
-                    missing.join(", ")
-                );
+            if !has_named_nodes {
+                has_named_nodes = name_missing_nodes(&page);
             }
             let Some(next) = page["next"].as_str() else {
                 return Ok((rows, false));
@@ -399,4 +393,17 @@ pub(super) fn with_query(path: &str, parameters: &[(&str, Option<String>)]) -> S
         true => path.to_owned(),
         false => format!("{path}?{}", given.join("&")),
     }
+}
+
+/// Says which nodes of a cluster did not answer, whose rows are missing in a list. Returns whether there are any.
+pub(super) fn name_missing_nodes(page: &Value) -> bool {
+    let missing = page["missing_nodes"].as_array().into_iter().flatten();
+    let missing: Vec<_> = missing.filter_map(Value::as_str).collect();
+    if !missing.is_empty() {
+        eprintln!(
+            "Rows are missing, because nodes of the cluster did not answer: {}.",
+            missing.join(", ")
+        );
+    }
+    !missing.is_empty()
 }

@@ -6,6 +6,7 @@ use cluster::{
     ExpectedRevision, LocalObject, LocalObjects, LocalObjectsError, ObjectName, ReplicaRecord,
     ReplicatedObjects, ReplicatedObjectsError,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::{
     ExpectedVersion, Object, ObjectError, ObjectReplication, Objects, StoreError, WeakObjects,
@@ -13,9 +14,8 @@ use store::{
 use tokio::runtime::Handle;
 
 /// Kinds that all nodes have. Not among them is what concerns one node: listeners, certificates, changed settings,
-/// sessions of the console, states of rules. Nor are sources, which would work once per node, and firmware, whose files
-/// are on one node.
-const REPLICATED_KINDS: [&str; 19] = [
+/// sessions of the console, states of rules. Nor are sources, which would work once per node.
+const REPLICATED_KINDS: [&str; 21] = [
     api::API_KEY_KIND,
     api::DASHBOARD_KIND,
     api::INVITE_KIND,
@@ -33,13 +33,36 @@ const REPLICATED_KINDS: [&str; 19] = [
     devices::group::KIND,
     devices::pull::KIND,
     engine::RULE_KIND,
+    firmware::ASSIGNMENT_KIND,
+    firmware::KIND,
     namespaces::KIND,
     relay::KIND,
 ];
+/// Kinds that an earlier version did not replicate, and whose records do not name the replicated kinds.
+const LATER_KINDS: [&str; 2] = [firmware::ASSIGNMENT_KIND, firmware::KIND];
 
 /// The object of this node with the [`ReplicaRecord`].
 const RECORD_KIND: &str = "cluster_record";
 const RECORD_ID: &str = "record";
+
+/// The [`ReplicaRecord`] as it is stored.
+#[derive(Serialize, Deserialize)]
+struct StoredReplicaRecord {
+    #[serde(flatten)]
+    record: ReplicaRecord,
+    /// The kinds that were replicated when it was written.
+    #[serde(default)]
+    kinds: Option<Vec<String>>,
+}
+
+impl StoredReplicaRecord {
+    fn has_kind(&self, kind: &str) -> bool {
+        match &self.kinds {
+            Some(kinds) => kinds.iter().any(|known| known == kind),
+            None => !LATER_KINDS.contains(&kind),
+        }
+    }
+}
 
 /// The objects of this node as the cluster sees them.
 pub(super) struct NodeObjects(pub(super) WeakObjects);
@@ -102,12 +125,29 @@ impl LocalObjects for NodeObjects {
         let Some(stored) = stored.map_err(store_error)? else {
             return Ok(None);
         };
-        let record = serde_json::from_value(stored.value);
-        record.map(Some).map_err(store_error)
+        let stored: StoredReplicaRecord =
+            serde_json::from_value(stored.value).map_err(store_error)?;
+        let later: Vec<&str> = REPLICATED_KINDS
+            .into_iter()
+            .filter(|kind| !stored.has_kind(kind))
+            .collect();
+        let mut record = stored.record;
+        // What an earlier version of the program kept at this node was not deleted in the cluster: it is added to it.
+        for kind in later {
+            let each = |object: Object| {
+                record.local_only.push(ObjectName::new(kind, &object.id));
+            };
+            self.objects()?.for_each(kind, each).map_err(store_error)?;
+        }
+        Ok(Some(record))
     }
 
     fn set_record(&self, record: &ReplicaRecord) -> Result<(), LocalObjectsError> {
-        let value = serde_json::to_value(record).map_err(store_error)?;
+        let stored = StoredReplicaRecord {
+            record: record.clone(),
+            kinds: Some(REPLICATED_KINDS.map(str::to_owned).to_vec()),
+        };
+        let value = serde_json::to_value(stored).map_err(store_error)?;
         let objects = self.objects()?;
         let stored = objects.put(RECORD_KIND, RECORD_ID, value, ExpectedVersion::Any);
         stored.map(drop).map_err(store_error)
@@ -167,5 +207,40 @@ fn object_error(error: ReplicatedObjectsError) -> ObjectError {
         ReplicatedObjectsError::Unavailable(reason) | ReplicatedObjectsError::Invalid(reason) => {
             StoreError::Cluster(reason).into()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use store::{Store, StoreConfig};
+
+    use super::*;
+
+    #[test]
+    fn objects_that_an_earlier_version_kept_at_its_node_are_added_to_the_cluster() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        let (store, _) = Store::open(&path, StoreConfig::default()).unwrap();
+        let objects = store.objects();
+        let earlier = json!({"set_id": "s", "local_only": []});
+        for (kind, id, value) in [
+            (firmware::KIND, "package", json!({})),
+            (devices::PRODUCT_KIND, "pump", json!({})),
+            (RECORD_KIND, RECORD_ID, earlier),
+        ] {
+            let put = objects.put(kind, id, value, ExpectedVersion::Absent);
+            put.unwrap();
+        }
+        let node = NodeObjects(objects.downgrade());
+        let mut record = node.record().unwrap().unwrap();
+        assert_eq!(record.set_id, "s");
+        let package = ObjectName::new(firmware::KIND, "package");
+        assert_eq!(record.local_only, [package]);
+        // Once they are part of the set, an object that the cluster lacks was deleted.
+        record.local_only.clear();
+        node.set_record(&record).unwrap();
+        assert_eq!(node.record().unwrap(), Some(record));
+        store.close();
     }
 }

@@ -11,6 +11,7 @@ mod chain_publisher;
 mod client_subscription;
 mod cluster_commands;
 mod cluster_drain;
+mod cluster_firmware;
 mod cluster_objects;
 mod cluster_pulls;
 mod cluster_standby;

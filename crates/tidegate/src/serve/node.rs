@@ -327,7 +327,7 @@ impl Node {
     }
 }
 
-/// Shares the devices with the other nodes of the cluster, and gives numbers to alarms and commands that no other node gives.
+/// Shares the devices and their firmware with the other nodes of the cluster, and gives numbers to alarms and commands that no other node gives.
 async fn share_devices(cluster: &NodeCluster, services: &NodeServices) -> anyhow::Result<()> {
     let first = cluster.name().first_number();
     services.alarms.alarms.number_from(first);
@@ -337,8 +337,14 @@ async fn share_devices(cluster: &NodeCluster, services: &NodeServices) -> anyhow
         services.devices.states.clone(),
     );
     let (cluster, registry) = (cluster.clone(), services.devices.registry.clone());
+    let (firmware, files) = (
+        services.firmware.service.clone(),
+        services.files.service().clone(),
+    );
+    let states = services.devices.states.clone();
     let shared = run_blocking("reading the versions of the devices", move || {
-        cluster.share_devices(&registry)
+        cluster.share_devices(&registry)?;
+        cluster.share_firmware(&firmware, &files, states)
     });
     shared.await?
 }

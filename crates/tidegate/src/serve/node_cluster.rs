@@ -18,15 +18,17 @@ use broker::{
 use bytes::Bytes;
 use cluster::{
     ATTRIBUTE_RECORDS_KIND, BoxFuture, ClusterError, ClusterLease, ClusterNode,
-    DEVICE_RECORDS_KIND, DownReason, FIRST_REQUEST_KIND, Member, MembershipConfig, NodeLinks as _,
-    NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId, PeerNodeInfo, PeerNodeObserver,
-    RecordReplication, ReplicaPhase, ReplicatedObjects, RequestHandler, RequestLimits, SendMessage,
+    DEVICE_RECORDS_KIND, DownReason, FIRMWARE_RECORDS_KIND, FIRST_REQUEST_KIND, Member,
+    MembershipConfig, NodeLinks as _, NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId,
+    PeerNodeInfo, PeerNodeObserver, RecordReplication, ReplicaPhase, ReplicatedObjects,
+    RequestHandler, RequestLimits, SendMessage,
 };
 use cluster_nats::{ManagedNats, ManagedNatsState, NatsFabric, NatsSettings, NatsState};
 use devices::command::Commands;
 use devices::platform::Reporter;
 use devices::pull::{PullScheduler, ReadingIntake};
 use devices::{DeviceStates, Registry};
+use firmware::FirmwareService;
 use hooks::MetricFamily;
 use relay::RelayService;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -34,10 +36,12 @@ use serde::{Deserialize, Serialize};
 use standby::{SESSION_COPY_KIND, SessionCopies, SessionCopiesParts};
 use store::{Store, StoreConfig};
 use tokio::runtime::{Handle, Runtime};
+use transfer::FileService;
 
 use super::blocking_stage::run_blocking;
 use super::cluster_commands::ClusterCommands;
 use super::cluster_drain::NodeDrain;
+use super::cluster_firmware::ClusterFirmware;
 use super::cluster_objects::{self, ClusterReplication, NodeObjects};
 use super::cluster_pulls::{self, ClusterReadings, LeasedTurn};
 use super::cluster_standby::{BrokerSessions, standby_metrics, standby_status};
@@ -64,6 +68,8 @@ const READINGS: u8 = 4;
 const API_CALLS: u8 = 5;
 /// Subject of commands that wait for devices at other nodes.
 const COMMANDS: u8 = 6;
+/// Subject of images of firmware that other nodes have.
+const FIRMWARE: u8 = 7;
 /// Time for the answer of a call of the API, which has limits of its own.
 const API_CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Term of the lease of the node that polls the pull sources.
@@ -89,7 +95,7 @@ struct NodeClusterState {
     copies: (PathBuf, StoreConfig),
     /// Whether the store has all of the sessions of this node, so that a standby can copy them.
     has_stored_sessions: bool,
-    /// The threads that exchange the devices and their attributes.
+    /// The threads that exchange the devices, their attributes and what they install.
     record_threads: std::sync::Mutex<Vec<std::thread::JoinHandle<()>>>,
     store: Store,
     fabric: NatsFabric,
@@ -104,12 +110,14 @@ struct BrokerObserver {
     requests: Arc<NodeRequests>,
     devices: Arc<RecordReplication>,
     attributes: Arc<RecordReplication>,
+    firmware: Arc<RecordReplication>,
     session_copies: SessionCopies,
     drain: Arc<NodeDrain>,
     reporter: OnceLock<Arc<Reporter>>,
     broker: OnceLock<BrokerHandle>,
     api: OnceLock<Arc<dyn NodeCallHandler>>,
     commands: OnceLock<Arc<ClusterCommands>>,
+    images: OnceLock<Arc<ClusterFirmware>>,
 }
 
 fn loss_of(reason: DownReason) -> PeerLoss {
@@ -131,6 +139,7 @@ impl PeerNodeObserver for BrokerObserver {
         self.requests.peer_up(peer, node);
         self.devices.peer_up(peer);
         self.attributes.peer_up(peer);
+        self.firmware.peer_up(peer);
         self.session_copies.peer_up(peer, node);
     }
 
@@ -139,6 +148,7 @@ impl PeerNodeObserver for BrokerObserver {
         self.requests.peer_down(peer);
         self.devices.peer_down(peer);
         self.attributes.peer_down(peer);
+        self.firmware.peer_down(peer);
         self.session_copies.peer_down(peer, reason);
     }
 
@@ -147,6 +157,7 @@ impl PeerNodeObserver for BrokerObserver {
         match kind {
             DEVICE_RECORDS_KIND => self.devices.receive(peer, message),
             ATTRIBUTE_RECORDS_KIND => self.attributes.receive(peer, message),
+            FIRMWARE_RECORDS_KIND => self.firmware.receive(peer, message),
             SESSION_COPY_KIND => self.session_copies.receive(peer, message),
             FIRST_REQUEST_KIND.. => self.requests.receive(peer, &message),
             _ => self.inbox.message(index_of(peer), message),
@@ -245,6 +256,15 @@ impl RequestHandler for BrokerRequests {
                     let commands = commands.ok_or("it is starting")?;
                     drop(observer);
                     commands.answer(body).await
+                }))
+            }
+            FIRMWARE => {
+                let observer = self.observer.upgrade()?;
+                Some(Box::pin(async move {
+                    let images = observer.images.get().cloned();
+                    let images = images.ok_or("it is starting")?;
+                    drop(observer);
+                    images.answer(body).await
                 }))
             }
             API_CALLS => {
@@ -362,12 +382,14 @@ impl NodeCluster {
             requests: NodeRequests::new(RequestLimits::default()),
             devices: RecordReplication::new(DEVICE_RECORDS_KIND),
             attributes: RecordReplication::new(ATTRIBUTE_RECORDS_KIND),
+            firmware: RecordReplication::new(FIRMWARE_RECORDS_KIND),
             session_copies: SessionCopies::default(),
             drain: drain.clone(),
             reporter: OnceLock::new(),
             broker: OnceLock::new(),
             api: OnceLock::new(),
             commands: OnceLock::new(),
+            images: OnceLock::new(),
         });
         let mut membership = MembershipConfig {
             lease_ms: LEASE.as_millis() as u64,
@@ -444,6 +466,43 @@ impl NodeCluster {
         for thread in threads {
             let thread = thread.context("cannot start a thread that exchanges devices")?;
             self.record_threads().push(thread);
+        }
+        Ok(())
+    }
+
+    /// Exchanges what devices install with the other nodes, and copies images from them. To be called after
+    /// [`share_devices`](Self::share_devices) and before [`start`](Self::start). Reads all records.
+    ///
+    /// # Errors
+    /// If the store fails, or a thread cannot be started.
+    pub(super) fn share_firmware(
+        &self,
+        firmware: &FirmwareService,
+        files: &FileService,
+        states: DeviceStates,
+    ) -> anyhow::Result<()> {
+        let observer = &self.shared.observer;
+        let shared = firmware
+            .share(
+                &self.shared.settings.node,
+                self.shared.store.objects().tables(),
+                Box::new(move |device| states.is_online(device)),
+            )
+            .context("cannot read the firmware of the devices")?;
+        let records = Arc::new(shared.records);
+        let thread = (observer.firmware).start(records, shared.changes, self.send_message());
+        let thread = thread.context("cannot start a thread that exchanges firmware")?;
+        self.record_threads().push(thread);
+        if let Some(runtime) = &*self.runtime() {
+            let images = ClusterFirmware::start(
+                firmware.clone(),
+                files.clone(),
+                observer.requests.clone(),
+                FIRMWARE,
+                runtime.handle(),
+            );
+            // Set once.
+            let _ = observer.images.set(images);
         }
         Ok(())
     }
@@ -655,6 +714,7 @@ impl NodeCluster {
         // They use the store.
         self.shared.observer.devices.stop();
         self.shared.observer.attributes.stop();
+        self.shared.observer.firmware.stop();
         let threads = std::mem::take(&mut *self.record_threads());
         let stopped = run_blocking("stopping the exchange of devices", move || {
             let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();

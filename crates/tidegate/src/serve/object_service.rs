@@ -244,10 +244,11 @@ impl ObjectBackend for ObjectService {
             return Err("The default namespace cannot be deleted.".to_owned());
         }
         if kind == BackendObjectKind::Firmware
-            && let Some(campaign) = self.firmware.service.campaign_of_package(id)
+            && let Some((campaign, node)) = self.firmware.service.campaign_of_package(id)
         {
+            let place = node.map_or_else(String::new, |node| format!(" of the node {node:?}"));
             return Err(format!(
-                "The firmware package {id:?} is used by the campaign {campaign}; delete that first."
+                "The firmware package {id:?} is used by the campaign {campaign}{place}; delete that first."
             ));
         }
         self.uses.check_unreferenced(kind.storage_kind(), id)

@@ -8,6 +8,7 @@ mod exclusive;
 mod failover;
 mod failures;
 mod files;
+mod firmware;
 mod kills;
 mod live_streams;
 mod messages;

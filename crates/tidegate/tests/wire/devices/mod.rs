@@ -50,7 +50,7 @@ fn ask(
 }
 
 /// The same of a node that is known by its address.
-fn ask_at(
+pub(crate) fn ask_at(
     address: &str,
     (method, path): (&str, &str),
     fields: &str,
