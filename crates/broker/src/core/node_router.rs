@@ -754,4 +754,10 @@ impl NodeRouter {
     pub(crate) fn shards(&self) -> u16 {
         self.shards
     }
+
+    /// Whether this node keeps the filters of another one, and what is for it.
+    #[cfg(test)]
+    pub(crate) fn knows_node(&self, name: &str) -> bool {
+        self.nodes.iter().flatten().any(|node| *node.name == *name)
+    }
 }

@@ -37,6 +37,10 @@ pub(super) struct ClusterSim {
     pub(super) is_silent: Vec<usize>,
     /// The version of the messages between nodes that each node speaks.
     pub(super) protocols: Vec<u32>,
+    /// Whether messages wait, `[from][to]`; empty: none do.
+    pub(super) is_blocked: Vec<Vec<bool>>,
+    /// Nodes that do nothing.
+    pub(super) frozen: Vec<usize>,
     pub(super) seed: u64,
 }
 
@@ -58,17 +62,7 @@ impl ClusterSim {
     }
 
     fn of_nodes(nodes: usize, seed: u64, node: impl Fn(usize) -> Sim) -> Self {
-        let mut cluster = Self {
-            nodes: (0..nodes).map(node).collect(),
-            exits: (0..nodes).map(|_| Vec::new()).collect(),
-            wires: (0..nodes)
-                .map(|_| (0..nodes).map(|_| VecDeque::new()).collect())
-                .collect(),
-            without_log: Vec::new(),
-            is_silent: Vec::new(),
-            protocols: vec![NODE_PROTOCOL; nodes],
-            seed: seed | 1,
-        };
+        let mut cluster = Self::separated(nodes, seed, node);
         for a in 0..nodes {
             for b in 0..nodes {
                 if a != b {
@@ -78,6 +72,23 @@ impl ClusterSim {
         }
         cluster.settle();
         cluster
+    }
+
+    /// Nodes that do not know each other yet.
+    pub(super) fn separated(nodes: usize, seed: u64, node: impl Fn(usize) -> Sim) -> Self {
+        Self {
+            nodes: (0..nodes).map(node).collect(),
+            exits: (0..nodes).map(|_| Vec::new()).collect(),
+            wires: (0..nodes)
+                .map(|_| (0..nodes).map(|_| VecDeque::new()).collect())
+                .collect(),
+            without_log: Vec::new(),
+            is_silent: Vec::new(),
+            protocols: vec![NODE_PROTOCOL; nodes],
+            is_blocked: Vec::new(),
+            frozen: Vec::new(),
+            seed: seed | 1,
+        }
     }
 
     pub(super) fn random(&mut self, below: usize) -> usize {
@@ -90,6 +101,9 @@ impl ClusterSim {
     /// Does for the exits of tunnels what tasks with sockets do in a node.
     pub(super) fn run_exits(&mut self) {
         for node in 0..self.nodes.len() {
+            if self.frozen.contains(&node) {
+                continue;
+            }
             let Some(router) = &mut self.nodes[node].router else {
                 continue;
             };
@@ -183,10 +197,14 @@ impl ClusterSim {
             let choice = (start + n) % (count * (count + 1));
             let (from, to) = (choice / (count + 1), choice % (count + 1));
             if to == count {
+                if self.frozen.contains(&from) {
+                    continue;
+                }
                 if self.nodes[from].step() || (0..2).any(|shard| self.log_one(from, shard)) {
                     return true;
                 }
             } else if !self.is_silent.contains(&from)
+                && !(self.is_blocked.get(from)).is_some_and(|to_all| to_all[to])
                 && let Some(message) = self.wires[from][to].pop_front()
             {
                 self.nodes[to].with_router(|router| {

@@ -1,6 +1,7 @@
 //! Tests of the core without sockets: shards in memory, messages between them delivered when the test says so.
 
 mod bounds;
+mod cluster_faults;
 mod cluster_sim;
 mod cross_shard_batches;
 mod deadlines;

@@ -79,6 +79,17 @@ struct SimStore {
     /// Batches of the shards that are not in the log yet.
     unwritten: Vec<VecDeque<StoreBatch>>,
     pages: Receiver<QueuePage>,
+    /// Turns wait for a copy of the log after they were written.
+    is_holding: bool,
+    held: VecDeque<HeldTurn>,
+}
+
+/// A turn that is in the log of the node, and not in the copy at its standby.
+struct HeldTurn {
+    shard: usize,
+    turn: u64,
+    /// The last frame of the log that has something of it.
+    lsn: u64,
 }
 
 struct SimObserver(Mutex<Sender<QueuePage>>);
@@ -104,16 +115,19 @@ impl SimStore {
             dir,
             unwritten: (0..shards).map(|_| VecDeque::new()).collect(),
             pages,
+            is_holding: false,
+            held: VecDeque::new(),
         }
     }
 
     fn write_up_to(&mut self, shard: usize, turn: u64) {
         while let Some(batch) = self.unwritten[shard].pop_front_if(|batch| batch.number <= turn) {
             self.store.submit(shard as u16, batch);
-        }
-        // What other shards write because of it has to come later in the log.
-        while self.store.pending_bytes() > 0 {
-            std::thread::yield_now();
+            // Each batch has a frame of its own, so that a seed always has the same frames. What other shards write because of it
+            // has to come later in the log.
+            while self.store.pending_bytes() > 0 {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -125,10 +139,12 @@ impl SimStore {
     }
 }
 
-fn open_store(dir: &TempDir) -> Store {
+pub(super) fn open_store(dir: &TempDir) -> Store {
     let config = StoreConfig {
         fsync: Fsync::Never,
         min_free_bytes: 0,
+        // A simulation has many stores.
+        segment_bytes: 1 << 20,
         ..StoreConfig::default()
     };
     Store::open(dir.path(), config).unwrap().0
@@ -236,6 +252,17 @@ impl Sim {
         (seed, now_ms): (u64, u64),
         dir: TempDir,
     ) -> Self {
+        Self::open_with(name, shards, (seed, now_ms), dir, AWAY_TIMEOUT_MS)
+    }
+
+    /// As [`open`](Self::open), with the time for which the node keeps another one that cannot be reached.
+    pub(super) fn open_with(
+        name: &str,
+        shards: usize,
+        (seed, now_ms): (u64, u64),
+        dir: TempDir,
+        away_timeout_ms: u64,
+    ) -> Self {
         let node = node(shards, BrokerLimits::default(), None, true);
         let mut sim = Self::with_node(shards, seed, node.clone());
         sim.pass(now_ms.saturating_sub(sim.now_ms));
@@ -244,7 +271,7 @@ impl Sim {
             shards as u16,
             true,
             &node,
-            AWAY_TIMEOUT_MS,
+            away_timeout_ms,
         ));
         let store = open_store(&dir);
         let recovered = recover_from_store(&store, &node, shards, sim.now_ms).unwrap();
@@ -477,8 +504,17 @@ impl Sim {
         self.collect();
     }
 
+    /// Time passes for a node that has not read all of its store: nothing becomes due.
+    pub(super) fn pass_without_timers(&mut self, ms: u64) {
+        self.now_ms += ms;
+        for shard in &mut self.shards {
+            shard.set_now(self.now_ms, self.now_ms * 1000);
+        }
+        self.collect();
+    }
+
     /// Moves the shards' outgoing messages into the queues, one by one.
-    fn collect(&mut self) {
+    pub(super) fn collect(&mut self) {
         for from in 0..self.shards.len() {
             let end = self.shards[from].end_turn(StoreBatch::default);
             let (batch, fetches) = end.map_or((None, Vec::new()), |end| (end.batch, end.fetches));
@@ -564,12 +600,56 @@ impl Sim {
         let Some(turn) = self.unlogged[shard].pop_front() else {
             return false;
         };
+        let mut is_held = false;
         if let Some(store) = &mut self.store {
             store.write_up_to(shard, turn);
+            is_held = store.is_holding;
+            if is_held {
+                let lsn = store.store.logged_lsn();
+                store.held.push_back(HeldTurn { shard, turn, lsn });
+            }
         }
-        self.shards[shard].handle_turn_logged(turn);
+        match is_held {
+            true => self.shards[shard].handle_turn_written(turn),
+            false => self.shards[shard].handle_turn_logged(turn),
+        }
         self.collect();
         true
+    }
+
+    /// The store of the node, which it reads and writes.
+    pub(super) fn store(&self) -> &Store {
+        &self.store.as_ref().expect("the node has a store").store
+    }
+
+    /// Turns that are logged from now on wait for [`confirm_replicated`](Self::confirm_replicated).
+    pub(super) fn hold_turns(&mut self) {
+        self.store
+            .as_mut()
+            .expect("the node has a store")
+            .is_holding = true;
+    }
+
+    /// The copy has everything up to a frame of the log.
+    pub(super) fn confirm_replicated(&mut self, lsn: u64) {
+        let store = self.store.as_mut().expect("the node has a store");
+        let mut confirmed = Vec::new();
+        while let Some(held) = store.held.pop_front_if(|held| held.lsn <= lsn) {
+            confirmed.push(held);
+        }
+        for held in confirmed {
+            self.shards[held.shard].handle_turn_logged(held.turn);
+            self.collect();
+        }
+    }
+
+    /// Turns wait no longer.
+    pub(super) fn release_turns(&mut self) {
+        self.store
+            .as_mut()
+            .expect("the node has a store")
+            .is_holding = false;
+        self.confirm_replicated(u64::MAX);
     }
 
     /// The log has all batches of a shard, and the standby has none of them.
