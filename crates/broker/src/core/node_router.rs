@@ -572,7 +572,8 @@ impl NodeRouter {
                 ShardMessage::SessionStarted {
                     client_id,
                     since_ms,
-                } => self.sessions.add_session(&client_id, since_ms),
+                    is_provisional,
+                } => (self.sessions).add_session(&client_id, since_ms, is_provisional),
                 ShardMessage::StoreRejects(rejects) => self.set_store_rejects(from, rejects),
                 ShardMessage::SessionsRestored => {
                     self.restored_shards |= 1 << from;

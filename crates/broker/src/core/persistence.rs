@@ -211,6 +211,7 @@ impl Shard {
             connected: session.connection.is_some(),
             clean_start: session.is_clean_start,
             bridge: session.is_bridge,
+            provisional: session.is_provisional,
             expiry_s: session.expiry_s,
             created_ms: session.created_ms,
             disconnected_ms: session.disconnected_ms,
@@ -349,11 +350,14 @@ impl Shard {
             return;
         }
         let at = self.insert_restored(id, &record, stored.queue.as_ref());
-        let began_ms = match record.connected {
+        let began_ms = match record.connected || record.provisional {
             true => record.created_ms,
             false => record.disconnected_ms,
         };
-        self.announce_session(&stored.client_id, since_ms.unwrap_or(began_ms));
+        // One that gives way to an earlier session of its client does so for some time after it began, wherever it is then.
+        let since_ms = since_ms.filter(|_| !record.provisional);
+        let since_ms = since_ms.unwrap_or(began_ms);
+        self.announce_session(&stored.client_id, since_ms, record.provisional);
         for (written, options, identifier) in &stored.subscriptions {
             self.restore_subscription(at, written, *options, *identifier);
         }
@@ -374,6 +378,7 @@ impl Shard {
         session.version = record.version;
         session.is_clean_start = record.clean_start;
         session.is_bridge = record.bridge;
+        session.is_provisional = record.provisional;
         session.expiry_s = record.expiry_s;
         session.created_ms = record.created_ms;
         session.username = record.username.map(Into::into);

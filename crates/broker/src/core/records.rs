@@ -311,6 +311,8 @@ pub(crate) struct SessionRecord<'a> {
     pub(crate) connected: bool,
     pub(crate) clean_start: bool,
     pub(crate) bridge: bool,
+    /// See [`Session::is_provisional`](super::session::Session::is_provisional).
+    pub(crate) provisional: bool,
     pub(crate) expiry_s: u32,
     pub(crate) created_ms: u64,
     pub(crate) disconnected_ms: u64,
@@ -327,6 +329,7 @@ const BRIDGE: u8 = 1 << 2;
 const USERNAME: u8 = 1 << 3;
 const WILL: u8 = 1 << 4;
 const ACCEPTED_NUMBERS: u8 = 1 << 5;
+const PROVISIONAL: u8 = 1 << 6;
 
 impl<'a> SessionRecord<'a> {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
@@ -335,6 +338,7 @@ impl<'a> SessionRecord<'a> {
             (self.connected, CONNECTED),
             (self.clean_start, CLEAN_START),
             (self.bridge, BRIDGE),
+            (self.provisional, PROVISIONAL),
             (self.username.is_some(), USERNAME),
             (self.will.is_some(), WILL),
             (self.accepted_numbers.is_some(), ACCEPTED_NUMBERS),
@@ -395,6 +399,7 @@ impl<'a> SessionRecord<'a> {
             connected: flags & CONNECTED != 0,
             clean_start: flags & CLEAN_START != 0,
             bridge: flags & BRIDGE != 0,
+            provisional: flags & PROVISIONAL != 0,
             expiry_s,
             created_ms,
             disconnected_ms,
@@ -523,6 +528,7 @@ mod tests {
             connected: true,
             clean_start: false,
             bridge: true,
+            provisional: true,
             expiry_s: u32::MAX,
             created_ms: 7,
             disconnected_ms: 1_700_000_000_000,

@@ -146,12 +146,18 @@ impl Shard {
     }
 
     /// Tells the other nodes of a session that was not claimed.
-    pub(super) fn announce_session(&mut self, client_id: &str, since_ms: u64) {
+    pub(super) fn announce_session(
+        &mut self,
+        client_id: &str,
+        since_ms: u64,
+        is_provisional: bool,
+    ) {
         if let Some(router) = self.node_router {
             let client_id = client_id.into();
             let message = ShardMessage::SessionStarted {
                 client_id,
                 since_ms,
+                is_provisional,
             };
             self.shard_queues.send(router, message);
         }

@@ -565,8 +565,8 @@ impl SessionDirectory {
     }
 
     /// A shard has a session that it did not claim.
-    pub(crate) fn add_session(&mut self, client_id: &str, since_ms: u64) {
-        let session = self.add_local(client_id, since_ms, false);
+    pub(crate) fn add_session(&mut self, client_id: &str, since_ms: u64, is_provisional: bool) {
+        let session = self.add_local(client_id, since_ms, is_provisional);
         self.register(client_id, session);
     }
 

@@ -59,6 +59,8 @@ pub(crate) enum ShardMessage {
     SessionStarted {
         client_id: Box<str>,
         since_ms: u64,
+        /// It gives way to an earlier session of the client.
+        is_provisional: bool,
     },
     /// The shard has announced all sessions that it had stored.
     SessionsRestored,

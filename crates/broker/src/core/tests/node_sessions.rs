@@ -7,6 +7,7 @@ use super::sim::{Sim, SimConnection};
 use crate::core::node_messages::NODE_PROTOCOL;
 use crate::core::peer_loss::PeerLoss;
 use crate::core::peer_node_ix::PeerNodeIx;
+use crate::core::succession::SessionHold;
 
 fn disconnect_code(node: &mut Sim, connection: SimConnection) -> Option<ReasonCode> {
     packets(&node.take_bytes(connection), |packet| match packet {
@@ -412,6 +413,31 @@ fn an_adopted_session_replaces_one_that_began_because_it_was_not_known() {
         assert!(cluster.nodes[0].has_session(&id));
         let answer = connack(&mut cluster.nodes[2], client);
         assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+    }
+}
+
+/// The node that gave the client a session because its earlier one was not known is killed before the nodes meet.
+#[test]
+fn a_session_gives_way_to_an_earlier_one_also_after_a_start() {
+    for n in 0..5 {
+        let id = format!("client-{n}");
+        let mut cluster = ClusterSim::with_stores(3, 1200 + n);
+        let client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].drop_connection(client);
+        cluster.pass(10);
+        cluster.separate(0, 1);
+        cluster.separate(1, 2);
+        cluster.settle();
+        let client = cluster.connect(0, 0, &id, false);
+        let answer = connack(&mut cluster.nodes[0], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
+        cluster.nodes[0].drop_connection(client);
+        cluster.pass(10);
+        let dir = cluster.kill(0);
+        cluster.start_again(0, dir, SessionHold::Released);
+        cluster.join(1, 2);
+        cluster.settle();
+        assert_eq!(holders(&cluster, &id), [1], "{id}");
     }
 }
 
