@@ -23,7 +23,13 @@ const MAX_TRACKED_KEYS: usize = 100_000;
 const ADDRESS_FACTOR: u32 = 10;
 
 /// Disconnect reasons that do not count as flapping.
-const NON_FLAPPING_REASONS: [&str; 4] = ["server_shutting_down", "kicked", "taken_over", "banned"];
+const NON_FLAPPING_REASONS: [&str; 5] = [
+    "server_shutting_down",
+    "rebalancing",
+    "kicked",
+    "taken_over",
+    "banned",
+];
 
 pub(crate) struct LoginLimiter {
     users: LockoutCounters<String>,
@@ -316,10 +322,9 @@ mod tests {
         };
         let guards = LoginLimiter::new(&limits);
         assert_eq!(guards.record_disconnect("c", "normal", 0), None);
-        assert_eq!(
-            guards.record_disconnect("c", "server_shutting_down", 0),
-            None
-        );
+        for of_server in ["server_shutting_down", "rebalancing"] {
+            assert_eq!(guards.record_disconnect("c", of_server, 0), None);
+        }
         assert_eq!(guards.record_disconnect("c", "socket_error", 0), Some(5000));
     }
 }

@@ -2,6 +2,7 @@
 //! turns; counters are read without a query.
 
 mod adoption;
+mod client_disconnects;
 mod listeners;
 mod operations;
 mod permissions;
@@ -17,7 +18,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::control::SHARD_RESPONSE_TIMEOUT;
-use crate::core::drain::DrainScan;
 use crate::core::inspection::{
     OldestQueuedScan, ScanStep, SessionRowScan, ShardScan, TopicScan, client_info,
 };
@@ -35,6 +35,7 @@ use crate::net::store_reader::{PendingStoreRead, StoreReader};
 use crate::net::tls::{ListenerTls, log_reload_result};
 
 pub use adoption::{AdoptionError, AdoptionReport};
+pub use client_disconnects::ClientDisconnects;
 pub use operations::AcceptedPublication;
 pub use permissions::{ClientPermissions, ConnectedDevice};
 
@@ -257,20 +258,6 @@ impl BrokerHandle {
 
     pub fn is_draining(&self) -> bool {
         self.shared.node.is_draining.load(Relaxed)
-    }
-
-    /// Disconnects up to `most` clients during a drain and returns their number. Those that other nodes have passed on
-    /// stay.
-    pub async fn disconnect_for_drain(&self, most: usize) -> usize {
-        let mut closed = 0;
-        for shard in 0..self.shard_count() as u16 {
-            let scan = DrainScan::new(most - closed);
-            closed += self.scan_shard(shard, scan).await.unwrap_or(0);
-            if closed >= most {
-                break;
-            }
-        }
-        closed
     }
 
     /// Number of shards.

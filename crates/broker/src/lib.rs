@@ -18,14 +18,15 @@ mod sys_topics;
 
 pub use broker::Broker;
 pub use config::{MAX_PEER_NODES, MAX_SHARDS};
+pub use core::client_disconnects::DisconnectCause;
 pub use core::node_messages::{NODE_PROTOCOL, OLDEST_NODE_PROTOCOL};
 pub use core::peer_loss::PeerLoss;
 pub use core::peer_node_ix::PeerNodeIx;
 pub use core::session::{FIRST_NUMBERS_PROPERTY, NUMBER_PROPERTY, PUBLISHER_PROPERTY};
 pub use core::succession::SessionHold;
 pub use handle::{
-    AcceptedPublication, AdoptionError, AdoptionReport, BrokerHandle, ClientPermissions,
-    ConnectedDevice, NotReadyReason,
+    AcceptedPublication, AdoptionError, AdoptionReport, BrokerHandle, ClientDisconnects,
+    ClientPermissions, ConnectedDevice, NotReadyReason,
 };
 pub use net::gateway_listener::{GatewayConnection, GatewayListener, GatewaySocket};
 pub use net::listener::open_unix;

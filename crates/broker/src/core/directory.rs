@@ -28,6 +28,8 @@ pub(crate) struct NodeDirectory {
     hasher: RandomState,
     exclusive: Mutex<HashMap<Box<str>, Arc<str>, RandomState>>,
     pub(crate) connections: AtomicU32,
+    /// Those of the connections that are closed and wait until their client has read the last bytes.
+    pub(crate) closing_connections: AtomicU32,
     pub(crate) sessions: AtomicU32,
     pub(crate) delayed: AtomicU32,
     pub(crate) delayed_bytes: AtomicU64,
@@ -40,6 +42,7 @@ impl Default for NodeDirectory {
             hasher: RandomState::default(),
             exclusive: Mutex::default(),
             connections: AtomicU32::new(0),
+            closing_connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
             delayed: AtomicU32::new(0),
             delayed_bytes: AtomicU64::new(0),

@@ -6,6 +6,7 @@ use hooks::PeerAddress;
 
 use super::connect::decode_connect;
 use super::connection::{CloseReason, ConnectionExtra, ConnectionPhase};
+use super::directory::NodeDirectory;
 use super::shard::{ConnectionAction, Shard};
 use super::tables::ConnectionIx;
 
@@ -31,6 +32,10 @@ impl Shard {
             partial: std::mem::take(&mut connection.partial_packets),
             extra: connection.extra.take().unwrap_or_default(),
         };
+        if connection.phase == ConnectionPhase::Closing {
+            // At the other shard it is a new one.
+            NodeDirectory::release_slot(&self.node.directory.closing_connections);
+        }
         connection.phase = ConnectionPhase::Closing;
         self.remove_connection(at);
         moving

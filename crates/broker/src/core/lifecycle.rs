@@ -7,6 +7,7 @@ use hooks::{
     Authorization, ClientAction, DropReason, Interest, MessageOrigin, MessageView, PeerAddress,
 };
 use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::connection::{CloseReason, ConnectionPhase};
 use super::directory::NodeDirectory;
@@ -27,6 +28,8 @@ impl Shard {
         let was_connected = connection.phase == ConnectionPhase::Connected;
         let was_tunnelled = connection.phase == ConnectionPhase::Tunnelled;
         connection.phase = ConnectionPhase::Closing;
+        let closing_connections = &self.node.directory.closing_connections;
+        closing_connections.fetch_add(1, Relaxed);
         let (version, session) = (connection.version, connection.session);
         let connection_is_relay = connection.is_relay();
         if let Some(detail) = &closing.detail {

@@ -11,6 +11,7 @@ use hooks::{MessageOrigin, MessageView, NEVER_MS};
 use mqtt::{Properties, QoS, SubscriptionOptions};
 use ws::{Decoder, DecoderEvent, DecoderOptions, Opcode, PermessageDeflate, Role};
 
+use super::client_disconnects::REBALANCING;
 use super::connection::{ClientRateLimiter, CloseReason, ConnectionPhase, PANIC};
 use super::delivery::with_publisher;
 use super::directory::SessionClaim;
@@ -449,7 +450,7 @@ impl Shard {
             (None, Some(input)) if closing.reason == PANIC => input.client.internal_error(now_ms),
             (None, _) => RelayClose {
                 code: match closing.reason {
-                    "server_shutting_down" => ws::close_codes::GOING_AWAY,
+                    "server_shutting_down" | REBALANCING => ws::close_codes::GOING_AWAY,
                     PANIC => ws::close_codes::INTERNAL_ERROR,
                     _ => ws::close_codes::POLICY_VIOLATION,
                 },

@@ -22,6 +22,7 @@ use super::layers::TransportLayers;
 use super::node_router_thread::PeerNodeInbox;
 use super::reserved_connection::release_connection_slots;
 use crate::core::connection::{CloseReason, ConnectionPhase, PANIC};
+use crate::core::directory::NodeDirectory;
 use crate::core::shard::{ConnectionAction, Shard};
 use crate::core::tables::{ConnectionIx, TableIx};
 use crate::metrics::Metric;
@@ -222,7 +223,11 @@ impl ShardIo {
 
     /// Releases the slot, the counters and the socket of a connection that has ended.
     pub(crate) fn release_connection(&self, core: &mut Shard, at: ConnectionIx) {
-        let listener = core.delivery.connections[at].listener;
+        let connection = &core.delivery.connections[at];
+        let listener = connection.listener;
+        if connection.phase == ConnectionPhase::Closing {
+            NodeDirectory::release_slot(&core.node.directory.closing_connections);
+        }
         core.remove_connection(at);
         core.metrics().inc(Metric::ConnectionsClosed);
         release_connection_slots(&core.node, listener);

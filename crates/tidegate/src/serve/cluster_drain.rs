@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use broker::BrokerHandle;
+use broker::{BrokerHandle, DisconnectCause};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::MissedTickBehavior;
 
-/// Turns per second in which clients are disconnected.
-const TURNS_PER_SECOND: u32 = 10;
+use super::disconnect_turns::DisconnectTurns;
+
 /// Time between two looks for clients after all have been disconnected.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -93,55 +92,14 @@ impl NodeDrain {
 
 /// Runs until it is aborted: clients whose connection was being established at the beginning are disconnected as well.
 async fn disconnect_clients(broker: BrokerHandle, rate: u32, disconnected: Arc<AtomicU64>) {
-    let turn = Duration::from_secs(1) / TURNS_PER_SECOND;
-    let mut turns = tokio::time::interval(turn);
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut allowance = TurnAllowance::new(rate);
+    let mut turns = DisconnectTurns::new(rate);
+    let mut clients = broker.client_disconnects(DisconnectCause::Drain);
     loop {
-        turns.tick().await;
-        let most = allowance.next_turn();
-        if most == 0 {
-            continue;
-        }
-        let closed = broker.disconnect_for_drain(most).await;
+        let most = turns.next().await;
+        let closed = clients.disconnect(most).await;
         disconnected.fetch_add(closed as u64, Relaxed);
         if closed == 0 {
             tokio::time::sleep(IDLE_INTERVAL).await;
-        }
-    }
-}
-
-/// How many clients each turn disconnects.
-struct TurnAllowance {
-    rate: u32,
-    /// Clients times [`TURNS_PER_SECOND`] that earlier turns have left.
-    rest: u32,
-}
-
-impl TurnAllowance {
-    fn new(rate: u32) -> Self {
-        Self { rate, rest: 0 }
-    }
-
-    fn next_turn(&mut self) -> usize {
-        let due = self.rest + self.rate;
-        self.rest = due % TURNS_PER_SECOND;
-        (due / TURNS_PER_SECOND) as usize
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_turns_of_a_second_disconnect_as_many_clients_as_the_rate() {
-        for rate in [1, 7, 10, 99, 100, 12_345] {
-            let mut allowance = TurnAllowance::new(rate);
-            for _ in 0..3 {
-                let clients: usize = (0..TURNS_PER_SECOND).map(|_| allowance.next_turn()).sum();
-                assert_eq!(clients, rate as usize);
-            }
         }
     }
 }

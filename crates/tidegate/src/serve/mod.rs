@@ -21,6 +21,7 @@ mod device_events;
 mod device_http;
 mod device_port;
 mod device_sinks;
+mod disconnect_turns;
 mod embedded_console;
 mod fallback_actions;
 mod file_exports;

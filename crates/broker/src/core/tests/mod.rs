@@ -1,6 +1,7 @@
 //! Tests of the core without sockets: shards in memory, messages between them delivered when the test says so.
 
 mod bounds;
+mod client_disconnects;
 mod cluster_faults;
 mod cluster_sim;
 mod cross_shard_batches;
@@ -8,7 +9,6 @@ mod deadlines;
 mod deferred_acks;
 mod delayed_messages;
 mod derived_messages;
-mod drain;
 mod exactly_once;
 mod exclusive_subscriptions;
 mod grants;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::clients::Role;
 use super::network::LEASE_MS;
 use super::{AWAY_TIMEOUT_MS, Cut, FaultSim, name};
-use crate::core::drain::DrainScan;
+use crate::core::client_disconnects::{DisconnectCause, DisconnectScan};
 use crate::core::inspection::{ScanStep, ShardScan as _};
 use crate::core::peer_loss::PeerLoss;
 use crate::core::tests::sim::Sim;
@@ -180,7 +180,7 @@ impl FaultSim {
         let sim = &mut self.cluster.nodes[node];
         sim.shards[0].node.is_draining.store(true, Relaxed);
         for shard in &mut sim.shards {
-            let mut scan = DrainScan::new(1000);
+            let mut scan = DisconnectScan::new(DisconnectCause::Drain, 1000, 0);
             while let ScanStep::Continue(next) = scan.step(shard) {
                 scan = next;
             }
