@@ -7,6 +7,8 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::cluster_rebalance::{ClusterRebalance, RebalanceChangeFuture, RebalanceFuture};
+
 /// The outcome of a change of the members.
 pub type EvictFuture<'a> =
     Pin<Box<dyn Future<Output = Result<(), ClusterChangeError>> + Send + 'a>>;
@@ -44,6 +46,15 @@ pub trait ClusterBackend: Send + Sync {
 
     /// Starts or cancels the drain of a member: it accepts no new clients, and disconnects those that it has.
     fn set_draining<'a>(&'a self, node: &'a str, is_draining: bool) -> EvictFuture<'a>;
+
+    /// How the connections are distributed, and what a rebalancing would do or is doing. Asks all members.
+    fn rebalance(&self) -> RebalanceFuture<'_>;
+
+    /// Lets the members with too many connections disconnect clients.
+    fn start_rebalance(&self) -> RebalanceChangeFuture<'_, ClusterRebalance>;
+
+    /// Lets all members that do so stop it.
+    fn cancel_rebalance(&self) -> RebalanceChangeFuture<'_, ()>;
 
     /// Removes a member that has ended without leaving.
     fn evict<'a>(&'a self, node: &'a str) -> EvictFuture<'a>;
@@ -202,6 +213,8 @@ pub struct ClusterMember {
     pub repeated_frames: u64,
     /// Whether it is drained: it accepts no new clients, and disconnects those that it has.
     pub is_draining: bool,
+    /// Number of connections down to which it disconnects clients, because it has more than others; `null`: it does not.
+    pub rebalance_target: Option<u64>,
     pub connections: u64,
     pub sessions: u64,
     /// Where people reach its HTTP API, if that is configured.

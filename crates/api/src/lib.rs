@@ -17,6 +17,7 @@ mod cluster_clients;
 mod cluster_files;
 mod cluster_lists;
 mod cluster_live;
+mod cluster_rebalance;
 mod cluster_telemetry;
 mod command_service;
 mod config;
@@ -82,6 +83,10 @@ pub use cluster_backend::{
     ClusterMessages, ClusterNats, ClusterObjects, ClusterServer, ClusterSessionCopy,
     ClusterStandby, ClusterStatus, EvictFuture, NatsConnectionState, NodeAnswerFuture,
     NodeCallFuture, NodeCallHandler, StandbyState,
+};
+pub use cluster_rebalance::{
+    ClusterRebalance, RebalanceChangeFuture, RebalanceError, RebalanceExclusion, RebalanceFuture,
+    RebalanceNode, RebalanceRun, RebalanceState,
 };
 pub use command_service::CommandService;
 pub use config::{AnonymousRole, HttpConfig, RouteOpenness, SharedHttpConfig};

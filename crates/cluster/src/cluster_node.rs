@@ -49,6 +49,8 @@ pub struct NodeLoad {
     pub sessions: u64,
     /// Whether the node refers its clients to others.
     pub is_draining: bool,
+    /// The number of connections down to which it disconnects clients, if it does.
+    pub rebalance_target: Option<u64>,
 }
 
 /// This node as a member of a cluster.
@@ -324,6 +326,7 @@ impl ClusterNode {
                 connections: load.connections,
                 sessions: load.sessions,
                 is_draining: load.is_draining,
+                rebalance_target: load.rebalance_target,
                 ..self.local()
             };
             let error = match self.members.renew(&member).await {

@@ -114,6 +114,9 @@ pub struct Member {
     /// Whether the node refers its clients to others, because it is to be stopped.
     #[serde(default)]
     pub is_draining: bool,
+    /// The number of connections down to which the node disconnects clients, because it has more than others.
+    #[serde(default)]
+    pub rebalance_target: Option<u64>,
 }
 
 impl Member {
@@ -150,6 +153,7 @@ mod tests {
             connections: 0,
             sessions: 0,
             is_draining: false,
+            rebalance_target: None,
         }
     }
 
@@ -164,5 +168,18 @@ mod tests {
         assert_eq!(common((4, 5), (5, 6)), Some(5));
         assert_eq!(common((4, 6), (3, 7)), Some(6));
         assert_eq!(common((4, 5), (6, 7)), None);
+    }
+
+    #[test]
+    fn entries_of_earlier_versions_have_no_target() {
+        let member = Member {
+            rebalance_target: Some(7),
+            ..member(5, 5)
+        };
+        assert_eq!(Member::from_json(&member.to_json()).unwrap(), member);
+        let mut entry: serde_json::Value = serde_json::from_slice(&member.to_json()).unwrap();
+        entry.as_object_mut().unwrap().remove("rebalance_target");
+        let earlier = Member::from_json(entry.to_string().as_bytes()).unwrap();
+        assert_eq!(earlier.rebalance_target, None);
     }
 }

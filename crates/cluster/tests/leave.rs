@@ -135,6 +135,7 @@ fn start(fabric: &Arc<Fabric>, name: &str) -> (Arc<ClusterNode>, Arc<Observer>) 
         connections: 0,
         sessions: 0,
         is_draining: false,
+        rebalance_target: None,
     };
     let config = MembershipConfig {
         lease_ms: 5000,

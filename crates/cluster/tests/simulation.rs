@@ -95,6 +95,7 @@ impl Simulation {
             connections: 0,
             sessions: 0,
             is_draining: false,
+            rebalance_target: None,
         };
         let config = MembershipConfig {
             lease_ms: 5000,

@@ -103,6 +103,7 @@ impl PeerNodeObserver for Observer {
             connections: 7,
             sessions: 8,
             is_draining: true,
+            rebalance_target: Some(5),
         }
     }
 }

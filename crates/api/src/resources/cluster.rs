@@ -53,7 +53,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-fn backend(call: &ApiCall) -> Result<&dyn ClusterBackend, ProblemDetails> {
+pub(super) fn backend(call: &ApiCall) -> Result<&dyn ClusterBackend, ProblemDetails> {
     call.app.program.cluster_backend().ok_or_else(|| {
         ProblemDetails::not_found(
             "This node is not a member of a cluster; set cluster.node and cluster.managed or cluster.urls.",

@@ -13,6 +13,7 @@ mod certificates;
 mod change_feed;
 mod clients;
 mod cluster;
+mod cluster_rebalance;
 mod command_options;
 mod command_requests;
 mod commands;
@@ -157,6 +158,7 @@ pub(crate) const RESOURCES: &[fn() -> Vec<Endpoint>] = &[
     simulations::endpoints,
     quarantine::endpoints,
     cluster::endpoints,
+    cluster_rebalance::endpoints,
     events::endpoints,
     backup::endpoints,
     backups::endpoints,

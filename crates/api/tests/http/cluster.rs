@@ -172,3 +172,24 @@ async fn other_requests_for_a_session_name_its_node() {
     let unknown = get(server.address, "/api/v1/sessions/x/queue").await;
     assert_eq!(unknown.status, 404, "{}", unknown.body);
 }
+
+#[tokio::test]
+async fn a_rebalancing_is_refused_with_the_reason_and_cancelled() {
+    let own = node(&[]);
+    let server = start(&own, None, None).await;
+    const PATH: &str = "/api/v1/cluster/rebalance";
+    let refused = request(server.address, "POST", PATH, "", "").await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert_eq!(refused.problem(), "Nothing is to be done.");
+    let cancelled = delete(server.address, PATH).await;
+    assert_eq!(cancelled.status, 204, "{}", cancelled.body);
+    let audit = get(server.address, "/api/v1/audit-log?action=cluster.").await;
+    let audit = audit.json();
+    let entries = audit["data"].as_array().unwrap().iter();
+    let actions: Vec<_> = entries.map(|entry| &entry["action"]).collect();
+    // What was refused is not in it.
+    assert_eq!(actions, ["cluster.cancel_rebalance"]);
+
+    let alone = Server::start(&node(&[])).await;
+    assert_eq!(get(alone.address, PATH).await.status, 404);
+}

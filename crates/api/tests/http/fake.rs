@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use api::{
-    AnonymousRole, ApiParts, BackendObjectKind, ClusterBackend, ClusterChangeError, ClusterStatus,
-    ConsoleFile, ConsoleSite, EvictFuture, HttpConfig, NodeAnswerFuture, NodeBackend,
-    NodeCallHandler, NodeFuture, NotReadyReason, ObjectBackend, ObjectValidationError,
-    ProgramBackend, SettingChangeError, SettingInfo, TelemetryBackend,
+    AnonymousRole, ApiParts, BackendObjectKind, ClusterBackend, ClusterChangeError,
+    ClusterRebalance, ClusterStatus, ConsoleFile, ConsoleSite, EvictFuture, HttpConfig,
+    NodeAnswerFuture, NodeBackend, NodeCallHandler, NodeFuture, NotReadyReason, ObjectBackend,
+    ObjectValidationError, ProgramBackend, RebalanceChangeFuture, RebalanceError, RebalanceFuture,
+    SettingChangeError, SettingInfo, TelemetryBackend,
 };
 use broker::config::BindAddress;
 use broker::control::{
@@ -535,6 +536,19 @@ impl ClusterBackend for FakeCluster {
 
     fn set_draining<'a>(&'a self, _node: &'a str, _is_draining: bool) -> EvictFuture<'a> {
         Box::pin(async { Err(ClusterChangeError::NotFound) })
+    }
+
+    fn rebalance(&self) -> RebalanceFuture<'_> {
+        unreachable!("no test asks for the distribution")
+    }
+
+    fn start_rebalance(&self) -> RebalanceChangeFuture<'_, ClusterRebalance> {
+        let reason = "Nothing is to be done.".to_owned();
+        Box::pin(async { Err(RebalanceError::Conflict(reason)) })
+    }
+
+    fn cancel_rebalance(&self) -> RebalanceChangeFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     fn evict<'a>(&'a self, _node: &'a str) -> EvictFuture<'a> {

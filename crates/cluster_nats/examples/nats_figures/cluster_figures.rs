@@ -152,6 +152,7 @@ pub(crate) async fn channel(options: &Options) {
             connections: 0,
             sessions: 0,
             is_draining: false,
+            rebalance_target: None,
         };
         let config = MembershipConfig {
             lease_ms: 5000,

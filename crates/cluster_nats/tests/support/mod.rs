@@ -57,6 +57,7 @@ pub(crate) fn member(name: &str, connections: u64) -> Member {
         connections,
         sessions: 0,
         is_draining: false,
+        rebalance_target: None,
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct ClusterSettings {
     pub(crate) start_timeout: Duration,
     /// Time for which messages to a node that cannot be reached wait for its return.
     pub(crate) away_timeout: Duration,
-    /// Clients that a drain disconnects per second.
+    /// Clients that a drain or a rebalancing disconnects per second.
     pub(crate) drain_rate: u32,
     /// Whether another node keeps a copy of the durable sessions of this one.
     pub(crate) standby: StandbyUse,

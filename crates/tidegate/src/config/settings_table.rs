@@ -405,7 +405,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("cluster.start_timeout_s", cluster.start_timeout_s, Seconds(0, 3600), "How long a start waits for the subscriptions of the other nodes before listeners open."),
     setting!("cluster.away_timeout_s", cluster.away_timeout_s, Seconds(0, 20), "How long QoS 1 and 2 messages to another node wait for its return after it was reported as unreachable, and with them the answers to their publishers. If it returns in time, it gets them; otherwise they are lost for the sessions of that node."),
     setting!("cluster.standby", cluster.standby, choice::<StandbyUse>(), "Whether another node keeps a copy of the durable sessions of this one, with their queues, and adopts them when this node fails. Answers to clients then wait until the copy has what they acknowledge. `auto`: if there are three or more NATS servers. Without effect with another `store.queue_backend` than `embedded`, whose server has the queues."),
-    setting!("cluster.drain_rate", cluster.drain_rate, Count(1, 100_000), "Clients that a drain of this node disconnects per second."),
+    setting!("cluster.drain_rate", cluster.drain_rate, Count(1, 100_000), "Clients that a drain or a rebalancing of this node disconnects per second."),
     setting!("cluster.api_url", cluster.api_url, Text, "Where people reach the HTTP API of this node, shown with the members of the cluster."),
     setting!("cluster.urls", cluster.urls, Text, "External NATS servers with JetStream that connect the nodes: `nats://HOST:4222` or `tls://HOST:4222`, separated by commas."),
     setting!("cluster.user", cluster.user, Text, "User at the external servers."),

@@ -4,6 +4,7 @@ use clap::Subcommand;
 use outbound::url_encoding::url_encode;
 use serde_json::Value;
 
+use super::cluster_rebalance::RebalanceArgs;
 use super::http::ApiClient;
 use super::output::{CtlOutput, OutputFormat, format_date, print_text};
 
@@ -19,6 +20,8 @@ pub(super) enum ClusterCommand {
         #[arg(long)]
         cancel: bool,
     },
+    /// Disconnect clients of members with more connections than others, so that they connect to those
+    Rebalance(RebalanceArgs),
     /// Remove a member that has ended and does not come back
     Evict {
         /// Name of the node
@@ -37,8 +40,7 @@ impl ClusterCommand {
                 print_text(&format!("{}\n", summary(&status)))?;
                 let columns = [
                     ("NODE", "node"),
-                    ("REACHABLE", "is_reachable"),
-                    ("DRAINING", "is_draining"),
+                    ("STATE", "state"),
                     ("VERSION", "version"),
                     ("CONNECTIONS", "connections"),
                     ("SESSIONS", "sessions"),
@@ -68,6 +70,7 @@ impl ClusterCommand {
                 );
                 output.print_done(&done, &answer)
             }
+            Self::Rebalance(arguments) => arguments.run(client, output).await,
             Self::Evict { node } => {
                 let path = format!("/api/v1/cluster/members/{}", url_encode(&node));
                 let answer = client.delete(&path).await?;
@@ -197,6 +200,13 @@ fn standby_lines(standby: &Value) -> Vec<String> {
 
 fn row(member: &Value) -> Value {
     let mut row = member.clone();
+    let target = member["rebalance_target"].as_u64();
+    row["state"] = match target {
+        _ if member["is_reachable"] != true => "not reachable".into(),
+        _ if member["is_draining"] == true => "draining".into(),
+        Some(target) => format!("rebalancing to {target}").into(),
+        None => "reachable".into(),
+    };
     row["round_trip"] = match member["round_trip_ms"].as_u64() {
         Some(ms) => format!("{ms} ms").into(),
         None => Value::Null,
@@ -283,5 +293,18 @@ mod tests {
             (&row["queued"], &row["round_trip"]),
             (&json!("10 B"), &json!("3 ms"))
         );
+    }
+
+    #[test]
+    fn the_state_of_a_member_is_one_text() {
+        let mut member =
+            json!({"is_reachable": true, "is_draining": false, "rebalance_target": null});
+        assert_eq!(row(&member)["state"], "reachable");
+        member["rebalance_target"] = json!(70);
+        assert_eq!(row(&member)["state"], "rebalancing to 70");
+        member["is_draining"] = json!(true);
+        assert_eq!(row(&member)["state"], "draining");
+        member["is_reachable"] = json!(false);
+        assert_eq!(row(&member)["state"], "not reachable");
     }
 }

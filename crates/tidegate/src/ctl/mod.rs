@@ -8,6 +8,7 @@ mod backups;
 mod broker_commands;
 mod campaigns;
 mod cluster;
+mod cluster_rebalance;
 mod connectors;
 mod dashboards;
 mod demo;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use api::{
     ClusterBackend, ClusterChangeError, ClusterMember, ClusterMessages, ClusterNats,
-    ClusterObjects, ClusterServer, ClusterStatus, EvictFuture, NatsConnectionState,
-    NodeAnswerFuture, NodeCallHandler,
+    ClusterObjects, ClusterRebalance, ClusterServer, ClusterStatus, EvictFuture,
+    NatsConnectionState, NodeAnswerFuture, NodeCallHandler, RebalanceChangeFuture, RebalanceFuture,
 };
 use broker::{
     BrokerHandle, ClusterAttachment, NODE_PROTOCOL, OLDEST_NODE_PROTOCOL, PeerLoss,
@@ -44,7 +44,9 @@ use super::cluster_drain::NodeDrain;
 use super::cluster_firmware::ClusterFirmware;
 use super::cluster_objects::{self, ClusterReplication, NodeObjects};
 use super::cluster_pulls::{self, ClusterReadings, LeasedTurn};
+use super::cluster_rebalance::{self, ClusterRebalancing};
 use super::cluster_standby::{BrokerSessions, standby_metrics, standby_status};
+use super::node_rebalance::NodeRebalance;
 use crate::config::{ClusterServers, ClusterSettings, Config, StandbyUse};
 use crate::managed_server::{copies_directory, server_directory, start_server};
 
@@ -70,6 +72,8 @@ const API_CALLS: u8 = 5;
 const COMMANDS: u8 = 6;
 /// Subject of images of firmware that other nodes have.
 const FIRMWARE: u8 = 7;
+/// Subject of rebalancing, see [`ClusterRebalancing`].
+const REBALANCING: u8 = 8;
 /// Time for the answer of a call of the API, which has limits of its own.
 const API_CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Term of the lease of the node that polls the pull sources.
@@ -89,6 +93,7 @@ struct NodeClusterState {
     observer: Arc<BrokerObserver>,
     objects: Arc<ReplicatedObjects>,
     drain: Arc<NodeDrain>,
+    rebalance: Arc<NodeRebalance>,
     pull_lease: Arc<ClusterLease>,
     sessions: Arc<BrokerSessions>,
     /// Where copies of the sessions of other nodes are, and the settings of their stores.
@@ -113,6 +118,7 @@ struct BrokerObserver {
     firmware: Arc<RecordReplication>,
     session_copies: SessionCopies,
     drain: Arc<NodeDrain>,
+    rebalance: Arc<NodeRebalance>,
     reporter: OnceLock<Arc<Reporter>>,
     broker: OnceLock<BrokerHandle>,
     api: OnceLock<Arc<dyn NodeCallHandler>>,
@@ -179,6 +185,7 @@ impl PeerNodeObserver for BrokerObserver {
             connections,
             sessions,
             is_draining: self.drain.is_draining(),
+            rebalance_target: self.rebalance.target(),
         }
     }
 }
@@ -201,6 +208,7 @@ struct BrokerRequests {
     broker: BrokerHandle,
     relay: RelayService,
     drain: Arc<NodeDrain>,
+    rebalance: Arc<NodeRebalance>,
     observer: Weak<BrokerObserver>,
     node: NodeName,
 }
@@ -237,6 +245,10 @@ impl RequestHandler for BrokerRequests {
                     drain.set_draining(request.is_draining)?;
                     Ok(Bytes::new())
                 }))
+            }
+            REBALANCING => {
+                let (rebalance, drain) = (self.rebalance.clone(), self.drain.clone());
+                Some(Box::pin(cluster_rebalance::answer(rebalance, drain, body)))
             }
             READINGS => {
                 let observer = self.observer.upgrade()?;
@@ -374,7 +386,10 @@ impl NodeCluster {
             connections: 0,
             sessions: 0,
             is_draining: false,
+            rebalance_target: None,
         };
+        let rebalance = NodeRebalance::new(settings.drain_rate, runtime.handle().clone());
+        let rebalance = Arc::new(rebalance);
         let drain = NodeDrain::new(settings.drain_rate, runtime.handle().clone());
         let drain = Arc::new(drain);
         let observer = Arc::new(BrokerObserver {
@@ -385,6 +400,7 @@ impl NodeCluster {
             firmware: RecordReplication::new(FIRMWARE_RECORDS_KIND),
             session_copies: SessionCopies::default(),
             drain: drain.clone(),
+            rebalance: rebalance.clone(),
             reporter: OnceLock::new(),
             broker: OnceLock::new(),
             api: OnceLock::new(),
@@ -426,6 +442,7 @@ impl NodeCluster {
                 observer,
                 objects,
                 drain,
+                rebalance,
                 pull_lease,
                 sessions: Arc::new(sessions),
                 copies: (copies, config.store.clone().unwrap_or_default()),
@@ -612,12 +629,14 @@ impl NodeCluster {
     /// Reports the load of this broker to the other nodes, and answers their requests.
     pub(super) fn set_broker(&self, broker: BrokerHandle, relay: RelayService) {
         self.shared.drain.set_broker(broker.clone());
+        self.shared.rebalance.set_broker(broker.clone());
         self.shared.sessions.set_broker(broker.clone());
         let requests = &self.shared.observer.requests;
         requests.set_handler(Arc::new(BrokerRequests {
             broker: broker.clone(),
             relay,
             drain: self.shared.drain.clone(),
+            rebalance: self.shared.rebalance.clone(),
             observer: Arc::downgrade(&self.shared.observer),
             node: self.shared.settings.node.clone(),
         }));
@@ -736,6 +755,16 @@ impl NodeCluster {
             NatsState::Disconnected | NatsState::Examining => {
                 Some("cluster: the NATS servers are not reachable")
             }
+        }
+    }
+
+    fn rebalancing(&self) -> ClusterRebalancing<'_> {
+        ClusterRebalancing {
+            subject: REBALANCING,
+            node: &self.shared.node,
+            requests: &self.shared.observer.requests,
+            rebalance: &self.shared.rebalance,
+            drain: &self.shared.drain,
         }
     }
 
@@ -906,6 +935,7 @@ impl ClusterBackend for NodeCluster {
             connections: load.connections,
             sessions: load.sessions,
             is_draining: load.is_draining,
+            rebalance_target: load.rebalance_target,
             ..shared.node.local()
         };
         let own = ClusterMember {
@@ -985,6 +1015,18 @@ impl ClusterBackend for NodeCluster {
         })
     }
 
+    fn rebalance(&self) -> RebalanceFuture<'_> {
+        Box::pin(async move { self.rebalancing().read().await })
+    }
+
+    fn start_rebalance(&self) -> RebalanceChangeFuture<'_, ClusterRebalance> {
+        Box::pin(async move { self.rebalancing().start().await })
+    }
+
+    fn cancel_rebalance(&self) -> RebalanceChangeFuture<'_, ()> {
+        Box::pin(async move { self.rebalancing().cancel().await })
+    }
+
     fn evict<'a>(&'a self, node: &'a str) -> EvictFuture<'a> {
         Box::pin(async move {
             let Ok(name) = NodeName::new(node) else {
@@ -1046,6 +1088,7 @@ fn member(info: PeerNodeInfo) -> ClusterMember {
         connections: info.member.connections,
         sessions: info.member.sessions,
         is_draining: info.member.is_draining,
+        rebalance_target: info.member.rebalance_target,
         api_url: info.member.api_url,
         server_reference: info.member.server_reference,
     }

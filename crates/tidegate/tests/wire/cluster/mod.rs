@@ -15,6 +15,7 @@ mod messages;
 mod objects;
 mod own_servers;
 mod partitions;
+mod rebalances;
 mod recovery;
 mod relay;
 mod support;

@@ -48,7 +48,12 @@ impl Cluster {
         Self::start_with(nats, name, count, &[])
     }
 
-    fn start_with(nats: Arc<TestServer>, name: &str, count: usize, sets: &[&str]) -> Cluster {
+    pub(super) fn start_with(
+        nats: Arc<TestServer>,
+        name: &str,
+        count: usize,
+        sets: &[&str],
+    ) -> Cluster {
         let spawn = |number| spawn_node(&nats, name, number, sets);
         let cluster = Cluster {
             nodes: (1..=count).map(spawn).collect(),
