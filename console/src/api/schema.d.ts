@@ -641,6 +641,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cluster/rebalance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["getRebalance"];
+        put?: never;
+        post: operations["startRebalance"];
+        delete: operations["cancelRebalance"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/commands": {
         parameters: {
             query?: never;
@@ -3964,6 +3980,7 @@ export interface components {
             is_self: boolean;
             node: string;
             queued_bytes: number;
+            rebalance_target: number | null;
             repeated_frames: number;
             round_trip_ms: number | null;
             server_reference: string | null;
@@ -3996,6 +4013,12 @@ export interface components {
             error: string | null;
             is_synchronized: boolean;
             local_only: string[];
+        };
+        ClusterRebalance: {
+            average: number;
+            is_running: boolean;
+            nodes: components["schemas"]["RebalanceNode"][];
+            obstacle: string | null;
         };
         ClusterServer: {
             cpu_seconds: number | null;
@@ -6067,6 +6090,25 @@ export interface components {
             timeout_ms?: number | null;
             wait?: boolean;
         };
+        /** @enum {string} */
+        RebalanceExclusion: "unreachable" | "draining";
+        RebalanceNode: {
+            after: number;
+            bound: number | null;
+            connections: number;
+            error: string | null;
+            exclusion: components["schemas"]["RebalanceExclusion"] | null;
+            node: string;
+            run: components["schemas"]["RebalanceRun"] | null;
+            target: number | null;
+        };
+        RebalanceRun: {
+            disconnected: number;
+            since_ms: number;
+            state: components["schemas"]["RebalanceState"];
+            target: number;
+        };
+        RebalanceState: "cancelled" | "running" | "reached" | "only_bound" | "clients_returned" | "drained";
         RecordingInput: {
             /** @default null */
             client_id?: string | null;
@@ -8675,6 +8717,61 @@ export interface operations {
             path: {
                 node: string;
             };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    getRebalance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterRebalance"];
+                };
+            };
+        };
+    };
+    startRebalance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterRebalance"];
+                };
+            };
+        };
+    };
+    cancelRebalance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;

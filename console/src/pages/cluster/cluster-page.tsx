@@ -15,6 +15,7 @@ import { StateBadge } from '../../ui/state-badge';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { Ago, Since } from '../../ui/time';
 import { useSettings } from '../settings/settings-list';
+import { RebalanceButton } from './rebalance';
 
 type Status = Schemas['ClusterStatus'];
 type Member = Schemas['ClusterMember'];
@@ -42,7 +43,12 @@ export default function ClusterPage() {
       title={t`Cluster`}
       aside={cluster && <Summary cluster={cluster} />}
       description={cluster && <Trans>Nodes that act as one broker, as {cluster.node} sees them.</Trans>}
-      actions={<ShowCall method="GET" path={path} ctl="cluster status" />}
+      actions={
+        <>
+          {cluster && cluster.members.length > 1 && <RebalanceButton />}
+          <ShowCall method="GET" path={path} ctl="cluster status" />
+        </>
+      }
     >
       {cluster ? (
         <Stack gap="md">
@@ -279,6 +285,14 @@ function MemberState({ member }: { member: Member }) {
     return (
       <StateBadge health="warning">
         <Trans>draining</Trans>
+      </StateBadge>
+    );
+  }
+  if (member.is_reachable && member.rebalance_target !== null) {
+    const goal = formatNumber(member.rebalance_target);
+    return (
+      <StateBadge health="warning">
+        <Trans>rebalancing to {goal}</Trans>
       </StateBadge>
     );
   }
