@@ -196,6 +196,8 @@ pub(crate) struct SessionDirectory {
     view_since_ms: u64,
     is_settled: bool,
     now_ms: u64,
+    /// The first time that the owner has set.
+    started_ms: Option<u64>,
     local: HashMap<Box<str>, LocalSession, RandomState>,
     /// Sessions of client ids that this node owns.
     owned: HashMap<Box<str>, SessionRegistration, RandomState>,
@@ -239,6 +241,7 @@ impl SessionDirectory {
             view_since_ms: 0,
             is_settled: true,
             now_ms: 0,
+            started_ms: None,
             local: HashMap::default(),
             owned: HashMap::default(),
             sent_claims: HashMap::default(),
@@ -250,6 +253,11 @@ impl SessionDirectory {
             to_peers: Vec::new(),
             to_shards: Vec::new(),
         }
+    }
+
+    fn set_now(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.started_ms.get_or_insert(now_ms);
     }
 
     fn next_request(&mut self) -> u64 {
@@ -318,7 +326,7 @@ impl SessionDirectory {
 
     /// Registers the sessions of this node with their owners in the new view, and begins all decisions anew.
     fn change_view(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         self.view_since_ms = now_ms;
         self.is_settled = false;
         let hashes = self.peers.iter().flatten().map(|&(_, hash)| hash);
@@ -365,7 +373,7 @@ impl SessionDirectory {
 
     /// Further sessions of this node, which other nodes do not know yet, will be added.
     pub(crate) fn hold_restore(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         self.is_restored = false;
         self.begin_waiting();
         self.report_registration();
@@ -388,7 +396,7 @@ impl SessionDirectory {
 
     /// Whether other nodes are not told of the sessions of this one; afterwards they are.
     pub(crate) fn withhold_registrations(&mut self, is_withholding: bool, now_ms: u64) {
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         if std::mem::replace(&mut self.is_withholding, is_withholding) == is_withholding {
             return;
         }
@@ -447,7 +455,7 @@ impl SessionDirectory {
 
     /// Time passes: claims that waited too long are decided with what is known.
     pub(crate) fn tick(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         if !self.is_restored || self.is_withholding {
             self.report_registration();
         }
@@ -472,10 +480,13 @@ impl SessionDirectory {
         self.is_withholding
     }
 
-    /// Whether all nodes, also those that are about to return, have registered their sessions.
+    /// Whether all nodes, also those that are about to return, have registered their sessions. A node that has just started does
+    /// not know which ones were lost before.
     fn is_complete(&self) -> bool {
         let mut registered = self.peers.iter().zip(&self.registered_views);
+        let started_ms = self.started_ms.unwrap_or(self.now_ms);
         self.is_restored
+            && self.now_ms >= started_ms + RESTORE_TIMEOUT_MS
             && self.lost.is_empty()
             && registered.all(|(peer, &view)| peer.is_none() || view == self.view)
     }
@@ -606,7 +617,7 @@ impl SessionDirectory {
     // What other nodes say.
 
     pub(crate) fn handle(&mut self, from: PeerNodeIx, message: SessionMessage, now_ms: u64) {
-        self.now_ms = now_ms;
+        self.set_now(now_ms);
         match message {
             SessionMessage::Claim {
                 request,
@@ -678,7 +689,7 @@ impl SessionDirectory {
             true => (new, known),
             false => (known, new),
         };
-        let keeps_earlier = later.gives_way(self.now_ms) && !earlier.gives_way(self.now_ms);
+        let keeps_earlier = later.gives_way(self.now_ms);
         let (kept, ended) = match keeps_earlier {
             true => (earlier, later),
             false => (later, earlier),

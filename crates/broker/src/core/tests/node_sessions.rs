@@ -208,6 +208,8 @@ fn a_session_that_is_registered_late_is_kept_instead_of_a_new_one() {
     for n in 0..20 {
         let mut cluster = ClusterSim::new(2, 1, 700 + n, false);
         let id = format!("client-{n}");
+        // After that, the first session gives way to no earlier one.
+        cluster.pass(61_000);
         let mut first = cluster.connect(1, 0, &id, false);
         cluster.nodes[1].subscribe(&mut first, "q", QoS::AtLeastOnce);
         cluster.settle();
@@ -435,6 +437,38 @@ fn a_session_gives_way_to_an_earlier_one_also_after_a_start() {
         cluster.pass(10);
         let dir = cluster.kill(0);
         cluster.start_again(0, dir, SessionHold::Released);
+        cluster.join(1, 2);
+        cluster.settle();
+        assert_eq!(holders(&cluster, &id), [1], "{id}");
+    }
+}
+
+/// All nodes have failed, and that with the session returns last: the others do not know that it is missing.
+#[test]
+fn a_session_that_a_node_gave_after_its_start_gives_way_to_an_earlier_one() {
+    for n in 0..20 {
+        let id = format!("client-{n}");
+        let mut cluster = ClusterSim::new(3, 1, 1200 + n, true);
+        cluster.pass(61_000);
+        let client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].drop_connection(client);
+        cluster.settle();
+        cluster.separate(0, 1);
+        cluster.separate(1, 2);
+        cluster.separate(0, 2);
+        let now_ms = cluster.nodes[1].now_ms;
+        for node in [0, 2] {
+            cluster.nodes[node] = Sim::in_cluster(&name(node), 1, n + 1, true);
+            cluster.nodes[node].pass(now_ms - 1_000_000);
+            cluster.nodes[node].finish_restore();
+        }
+        cluster.join(0, 2);
+        cluster.settle();
+        let client = cluster.connect(2, 0, &id, false);
+        let answer = connack(&mut cluster.nodes[2], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
+        cluster.pass(10_000);
+        cluster.join(0, 1);
         cluster.join(1, 2);
         cluster.settle();
         assert_eq!(holders(&cluster, &id), [1], "{id}");
