@@ -2,36 +2,15 @@
 //! cluster, [`ExclusiveDirectory`](super::exclusive_directory::ExclusiveDirectory) does, so that a SUBSCRIBE waits for its
 //! answers before it is processed.
 
-use std::sync::Arc;
-
 use hooks::{Authorization, ClientAction, PacketFacts};
 use mqtt::{Direction, Packet, ReasonCode, Subscribe, SubscribeFilter, SubscriptionFilter};
 
 use super::connection::{CloseReason, ConnectionPhase};
+use super::pending_exclusives::{ExclusiveContinuation, PendingExclusives};
 use super::shard::Shard;
 use super::shard_messages::{ExclusiveOutcome, ShardMessage};
 use super::subscription_tree::{EXCLUSIVE_GROUP, filter_and_group};
 use super::tables::{ConnectionIx, SessionIx};
-
-/// What follows when all claims of a request are answered.
-pub(crate) enum ExclusiveContinuation {
-    /// The SUBSCRIBE packet of a connection, which is held meanwhile.
-    Packet {
-        connection: ConnectionIx,
-        serial: u32,
-        packet: Vec<u8>,
-    },
-    /// A request of the control plane.
-    Request(Box<dyn FnOnce(&mut Shard) + Send>),
-}
-
-/// Subscriptions of a client that wait for the answers to claims.
-pub(crate) struct PendingExclusives {
-    client_id: Arc<str>,
-    /// By topics.
-    claims: Vec<(Box<str>, Option<ExclusiveOutcome>)>,
-    continuation: ExclusiveContinuation,
-}
 
 impl Shard {
     /// The topics of the exclusive subscriptions among these filters that the session may have, has not yet, and has to claim
@@ -60,7 +39,7 @@ impl Shard {
         &mut self,
         session: SessionIx,
         topics: Vec<Box<str>>,
-        continuation: ExclusiveContinuation,
+        continuation: ExclusiveContinuation<Shard>,
     ) {
         let Some(router) = self.node_router else {
             return;
@@ -114,7 +93,7 @@ impl Shard {
         &self,
         at: ConnectionIx,
         subscribe: &Subscribe<'_>,
-    ) -> ExclusiveContinuation {
+    ) -> ExclusiveContinuation<Shard> {
         let connection = &self.delivery.connections[at];
         let mut packet = Vec::new();
         subscribe.encode(connection.version, &mut packet);

@@ -51,6 +51,7 @@ pub(crate) mod peer_loss;
 mod peer_node;
 pub(crate) mod peer_node_ix;
 mod pending_claims;
+mod pending_exclusives;
 pub(crate) mod pending_responses;
 pub(crate) mod pending_suback;
 pub(crate) mod persistence;

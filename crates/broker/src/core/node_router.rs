@@ -25,7 +25,7 @@ use super::node_batches::{LogRequirement, ReceivedBatches, SentBatches};
 use super::node_messages::{self, NodeMessage, NodeMessageError};
 use super::peer_loss::PeerLoss;
 use super::peer_node::{PeerNode, RemoteNode};
-use super::peer_node_ix::PeerNodeIx;
+use super::peer_node_ix::{PeerNodeIx, group_by_peer};
 use super::remote_interest::NodeFilters;
 use super::retained_store::RetainedStore;
 use super::session_directory::SessionDirectory;
@@ -746,7 +746,7 @@ impl NodeRouter {
         }
         let messages = std::mem::take(&mut self.sessions.to_peers);
         let outgoing = &mut self.outgoing;
-        for (peer, of_peer) in exclusives::group_by_peer(messages) {
+        for (peer, of_peer) in group_by_peer(messages) {
             node_messages::encode_sessions(&of_peer, |message| outgoing.push((peer, message)));
         }
     }

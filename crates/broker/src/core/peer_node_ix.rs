@@ -37,3 +37,17 @@ impl TableIx for PeerNodeIx {
         usize::from(self.0)
     }
 }
+
+/// Groups messages by the node that they are for. Those to one node keep their order.
+pub(crate) fn group_by_peer<T>(mut messages: Vec<(PeerNodeIx, T)>) -> Vec<(PeerNodeIx, Vec<T>)> {
+    // Stable.
+    messages.sort_by_key(|&(peer, _)| peer);
+    let mut groups: Vec<(PeerNodeIx, Vec<T>)> = Vec::new();
+    for (peer, message) in messages {
+        match groups.last_mut() {
+            Some((last, of_peer)) if *last == peer => of_peer.push(message),
+            _ => groups.push((peer, vec![message])),
+        }
+    }
+    groups
+}

@@ -19,12 +19,12 @@ use super::connection::{
 use super::connection_deadlines::{DeadlineCheck, DeadlineLimits, MIN_PACKET_BYTES_PER_S};
 use super::delivery::Delivery;
 use super::derived_queue::DerivedMessages;
-use super::exclusive_claims::PendingExclusives;
 use super::node::NodeState;
 use super::node_adoption::NodeAdoption;
 use super::node_link::RestoredEntry;
 use super::partial_packet_budget::PartialPacketBudget;
 use super::pending_claims::PendingClaims;
+use super::pending_exclusives::PendingExclusives;
 use super::pending_responses::PendingResponses;
 use super::pending_suback::PendingSubAcks;
 use super::received_numbers::ReceivedNumbers;
@@ -95,7 +95,7 @@ pub(crate) struct Shard {
     pub(crate) pending_claims: PendingClaims,
     pub(crate) tunnels: Tunnels,
     /// Subscriptions that wait for the answers to claims of exclusive topics.
-    pub(crate) pending_exclusives: Vec<PendingExclusives>,
+    pub(crate) pending_exclusives: Vec<PendingExclusives<Shard>>,
     /// The answers for the request that is being processed.
     pub(crate) exclusive_answers: Vec<(Box<str>, ExclusiveOutcome)>,
     pub(crate) pending_subacks: PendingSubAcks,

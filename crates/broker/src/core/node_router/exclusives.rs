@@ -3,7 +3,7 @@
 use super::NodeRouter;
 use crate::core::exclusive_directory::NodesKnowledge;
 use crate::core::node_messages;
-use crate::core::peer_node_ix::PeerNodeIx;
+use crate::core::peer_node_ix::group_by_peer;
 
 impl NodeRouter {
     /// Applies what the session directory knows of the nodes to claims of exclusive subscriptions.
@@ -26,18 +26,4 @@ impl NodeRouter {
             node_messages::encode_exclusives(&of_peer, |message| outgoing.push((peer, message)));
         }
     }
-}
-
-/// Groups messages by the node that they are for. Those to one node keep their order.
-pub(super) fn group_by_peer<T>(mut messages: Vec<(PeerNodeIx, T)>) -> Vec<(PeerNodeIx, Vec<T>)> {
-    // Stable.
-    messages.sort_by_key(|&(peer, _)| peer);
-    let mut groups: Vec<(PeerNodeIx, Vec<T>)> = Vec::new();
-    for (peer, message) in messages {
-        match groups.last_mut() {
-            Some((last, of_peer)) if *last == peer => of_peer.push(message),
-            _ => groups.push((peer, vec![message])),
-        }
-    }
-    groups
 }
