@@ -11,6 +11,8 @@ use crate::member::{Member, NodeName};
 
 /// Largest number of other nodes: interest in topics is kept as one bit per node.
 pub const MAX_PEER_NODES: usize = 64;
+/// Members that have expired and are kept in the list.
+const MAX_LOST_MEMBERS: usize = 64;
 
 /// Bounds and times of a cluster. Times are in milliseconds.
 #[derive(Debug, Clone)]
@@ -217,14 +219,27 @@ impl ClusterMembership {
                     known.channel.is_none() || known.silent_ms(now_ms) >= lease_ms
                 };
                 if self.members.get(&node).is_some_and(is_silent) {
+                    // It stays in the list, so that people see that it is missing.
                     self.close(&node, DownReason::Silent, now_ms, false);
-                    self.members.remove(&node);
+                    self.forget_excess_lost_members();
                 }
             }
             MemberChange::Renewed(member) if member.node == self.local.node => {
                 self.check_own_name(member);
             }
             MemberChange::Renewed(member) => self.renew(member, now_ms),
+        }
+    }
+
+    /// Forgets those members that were lost first, if there are too many that have expired.
+    fn forget_excess_lost_members(&mut self) {
+        let is_lost = |known: &KnownMember| known.channel.is_none() && known.peer.is_none();
+        let lost = self.members.iter().filter(|(_, known)| is_lost(known));
+        if lost.clone().count() > MAX_LOST_MEMBERS
+            && let Some((first, _)) = lost.min_by_key(|(_, known)| known.renewed_ms)
+        {
+            let first = first.clone();
+            self.members.remove(&first);
         }
     }
 
