@@ -1,39 +1,29 @@
 //! The node as a member of a cluster: connects the node router of the broker with the other nodes over NATS.
 
+mod backend;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use api::{
-    ClusterBackend, ClusterChangeError, ClusterMember, ClusterMessages, ClusterNats,
-    ClusterObjects, ClusterRebalance, ClusterServer, ClusterStatus, EvictFuture,
-    NatsConnectionState, NodeAnswerFuture, NodeCallHandler, RebalanceChangeFuture, RebalanceFuture,
-};
-use broker::{
-    BrokerHandle, ClusterAttachment, NODE_PROTOCOL, OLDEST_NODE_PROTOCOL, PeerLoss,
-    PeerNodeConnection, PeerNodeInbox, PeerNodeIx, PeerNodeTransport,
-};
+use broker::{BrokerHandle, ClusterAttachment, NODE_PROTOCOL, OLDEST_NODE_PROTOCOL, PeerNodeInbox};
 use bytes::Bytes;
 use cluster::{
-    ATTRIBUTE_RECORDS_KIND, BoxFuture, ClusterError, ClusterLease, ClusterNode,
-    DEVICE_RECORDS_KIND, DownReason, FIRMWARE_RECORDS_KIND, FIRST_REQUEST_KIND, Member,
-    MembershipConfig, NodeLinks as _, NodeLoad, NodeName, NodeRequests, ObjectName, PeerNodeId,
-    PeerNodeInfo, PeerNodeObserver, RecordReplication, ReplicaPhase, ReplicatedObjects,
-    RequestHandler, RequestLimits, SendMessage,
+    ATTRIBUTE_RECORDS_KIND, ClusterLease, ClusterNode, DEVICE_RECORDS_KIND, FIRMWARE_RECORDS_KIND,
+    Member, MembershipConfig, NodeLinks as _, NodeName, NodeRequests, PeerNodeId,
+    RecordReplication, ReplicatedObjects, RequestLimits, SendMessage,
 };
-use cluster_nats::{ManagedNats, ManagedNatsState, NatsFabric, NatsSettings, NatsState};
+use cluster_nats::{ManagedNats, NatsFabric, NatsSettings, NatsState};
 use devices::command::Commands;
 use devices::platform::Reporter;
 use devices::pull::{PullScheduler, ReadingIntake};
 use devices::{DeviceStates, Registry};
 use firmware::FirmwareService;
-use hooks::MetricFamily;
 use relay::RelayService;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use serde::{Deserialize, Serialize};
-use standby::{SESSION_COPY_KIND, SessionCopies, SessionCopiesParts};
+use standby::{SessionCopies, SessionCopiesParts};
 use store::{Store, StoreConfig};
 use tokio::runtime::{Handle, Runtime};
 use transfer::FileService;
@@ -43,9 +33,12 @@ use super::cluster_commands::ClusterCommands;
 use super::cluster_drain::NodeDrain;
 use super::cluster_firmware::ClusterFirmware;
 use super::cluster_objects::{self, ClusterReplication, NodeObjects};
-use super::cluster_pulls::{self, ClusterReadings, LeasedTurn};
-use super::cluster_rebalance::{self, ClusterRebalancing};
-use super::cluster_standby::{BrokerSessions, standby_metrics, standby_status};
+use super::cluster_observer::{BrokerObserver, ClusterTransport};
+use super::cluster_pulls::{ClusterReadings, LeasedTurn};
+use super::cluster_requests::{
+    BrokerRequests, COMMANDS, FIRMWARE, READINGS, RELAY_TEXTS, RelayText,
+};
+use super::cluster_standby::BrokerSessions;
 use super::node_rebalance::NodeRebalance;
 use crate::config::{ClusterServers, ClusterSettings, Config, StandbyUse};
 use crate::managed_server::{copies_directory, server_directory, start_server};
@@ -56,26 +49,6 @@ const CLUSTER_THREADS: usize = 2;
 const LEASE: Duration = Duration::from_secs(5);
 /// Time for which a node that starts waits for the others before it adopts sessions of which it has copies.
 const RETURN_TIME: Duration = Duration::from_secs(15);
-/// Received messages between nodes that wait for the router of the broker; no more are read above this size.
-const MAX_RECEIVED_BYTES: usize = 64 << 20;
-/// Subject of requests that the API executes, see [`api::answer_node_request`].
-const CLIENT_REQUESTS: u8 = 1;
-/// Subject of texts for the connections of a relay endpoint.
-const RELAY_TEXTS: u8 = 2;
-/// Subject of the start and the end of a drain.
-const DRAINS: u8 = 3;
-/// Subject of readings of pull sources for the devices of other nodes.
-const READINGS: u8 = 4;
-/// Subject of calls of the API, see [`api::NodeCallHandler`].
-const API_CALLS: u8 = 5;
-/// Subject of commands that wait for devices at other nodes.
-const COMMANDS: u8 = 6;
-/// Subject of images of firmware that other nodes have.
-const FIRMWARE: u8 = 7;
-/// Subject of rebalancing, see [`ClusterRebalancing`].
-const REBALANCING: u8 = 8;
-/// Time for the answer of a call of the API, which has limits of its own.
-const API_CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Term of the lease of the node that polls the pull sources.
 const PULL_LEASE_TERM: Duration = Duration::from_secs(15);
 /// Time to end the managed server.
@@ -109,234 +82,12 @@ struct NodeClusterState {
     runtime: std::sync::Mutex<Option<Runtime>>,
 }
 
-/// Passes what happens at other nodes to the broker, and requests of other nodes to those who answer them.
-struct BrokerObserver {
-    inbox: PeerNodeInbox,
-    requests: Arc<NodeRequests>,
-    devices: Arc<RecordReplication>,
-    attributes: Arc<RecordReplication>,
-    firmware: Arc<RecordReplication>,
-    session_copies: SessionCopies,
-    drain: Arc<NodeDrain>,
-    rebalance: Arc<NodeRebalance>,
-    reporter: OnceLock<Arc<Reporter>>,
-    broker: OnceLock<BrokerHandle>,
-    api: OnceLock<Arc<dyn NodeCallHandler>>,
-    commands: OnceLock<Arc<ClusterCommands>>,
-    images: OnceLock<Arc<ClusterFirmware>>,
-}
-
-fn loss_of(reason: DownReason) -> PeerLoss {
-    match reason {
-        DownReason::Left | DownReason::Drained => PeerLoss::Left,
-        DownReason::Silent => PeerLoss::Silent,
-        DownReason::Restarted
-        | DownReason::Reopened
-        | DownReason::TooSlow
-        | DownReason::MessageTooLarge
-        | DownReason::Requested => PeerLoss::Reconnecting,
-    }
-}
-
-impl PeerNodeObserver for BrokerObserver {
-    fn peer_up(&self, peer: PeerNodeId, node: &NodeName, protocol: u32) {
-        self.inbox
-            .peer_up(connection(peer), node.as_str(), protocol);
-        self.requests.peer_up(peer, node);
-        self.devices.peer_up(peer);
-        self.attributes.peer_up(peer);
-        self.firmware.peer_up(peer);
-        self.session_copies.peer_up(peer, node);
-    }
-
-    fn peer_down(&self, peer: PeerNodeId, reason: DownReason) {
-        self.inbox.peer_down(index_of(peer), loss_of(reason));
-        self.requests.peer_down(peer);
-        self.devices.peer_down(peer);
-        self.attributes.peer_down(peer);
-        self.firmware.peer_down(peer);
-        self.session_copies.peer_down(peer, reason);
-    }
-
-    fn message(&self, peer: PeerNodeId, message: Bytes) {
-        let kind = message.first().copied().unwrap_or_default();
-        match kind {
-            DEVICE_RECORDS_KIND => self.devices.receive(peer, message),
-            ATTRIBUTE_RECORDS_KIND => self.attributes.receive(peer, message),
-            FIRMWARE_RECORDS_KIND => self.firmware.receive(peer, message),
-            SESSION_COPY_KIND => self.session_copies.receive(peer, message),
-            FIRST_REQUEST_KIND.. => self.requests.receive(peer, &message),
-            _ => self.inbox.message(index_of(peer), message),
-        }
-    }
-
-    fn members_known(&self) {
-        self.inbox.members_known();
-    }
-
-    fn is_full(&self) -> bool {
-        self.inbox.queued_bytes() > MAX_RECEIVED_BYTES
-    }
-
-    fn load(&self) -> NodeLoad {
-        let load = self.broker.get().map(BrokerHandle::load);
-        let (connections, sessions) = load.unwrap_or_default();
-        NodeLoad {
-            connections,
-            sessions,
-            is_draining: self.drain.is_draining(),
-            rebalance_target: self.rebalance.target(),
-        }
-    }
-}
-
-/// A text that the connections of a relay endpoint get as it is, at all nodes.
-#[derive(Serialize, Deserialize)]
-struct RelayText {
-    endpoint: String,
-    text: String,
-}
-
-/// Starts or cancels the drain of a node.
-#[derive(Serialize, Deserialize)]
-struct DrainRequest {
-    is_draining: bool,
-}
-
-/// Answers requests of other nodes.
-struct BrokerRequests {
-    broker: BrokerHandle,
-    relay: RelayService,
-    drain: Arc<NodeDrain>,
-    rebalance: Arc<NodeRebalance>,
-    observer: Weak<BrokerObserver>,
-    node: NodeName,
-}
-
-impl RequestHandler for BrokerRequests {
-    fn answer(
-        &self,
-        subject: u8,
-        body: Bytes,
-    ) -> Option<BoxFuture<'static, Result<Bytes, String>>> {
-        match subject {
-            CLIENT_REQUESTS => {
-                let (broker, node) = (self.broker.clone(), self.node.clone());
-                Some(Box::pin(async move {
-                    let answer = api::answer_node_request(&broker, node.as_str(), &body);
-                    answer.await.map(Bytes::from)
-                }))
-            }
-            RELAY_TEXTS => {
-                let relay = self.relay.clone();
-                Some(Box::pin(async move {
-                    let text: RelayText =
-                        serde_json::from_slice(&body).map_err(|error| error.to_string())?;
-                    // This node may not know a new endpoint yet, and then has no connections of it.
-                    let _ = relay.send_to_all(&text.endpoint, &text.text);
-                    Ok(Bytes::new())
-                }))
-            }
-            DRAINS => {
-                let drain = self.drain.clone();
-                Some(Box::pin(async move {
-                    let request: DrainRequest =
-                        serde_json::from_slice(&body).map_err(|error| error.to_string())?;
-                    drain.set_draining(request.is_draining)?;
-                    Ok(Bytes::new())
-                }))
-            }
-            REBALANCING => {
-                let (rebalance, drain) = (self.rebalance.clone(), self.drain.clone());
-                Some(Box::pin(cluster_rebalance::answer(rebalance, drain, body)))
-            }
-            READINGS => {
-                let observer = self.observer.upgrade()?;
-                Some(Box::pin(async move {
-                    let store = move || {
-                        let reporter = observer.reporter.get().ok_or("it is starting")?;
-                        cluster_pulls::store_sent_readings(reporter, &body)
-                    };
-                    let stored = tokio::task::spawn_blocking(store).await;
-                    stored.map_err(|error| error.to_string())?
-                }))
-            }
-            COMMANDS => {
-                let observer = self.observer.upgrade()?;
-                Some(Box::pin(async move {
-                    let commands = observer.commands.get().cloned();
-                    let commands = commands.ok_or("it is starting")?;
-                    drop(observer);
-                    commands.answer(body).await
-                }))
-            }
-            FIRMWARE => {
-                let observer = self.observer.upgrade()?;
-                Some(Box::pin(async move {
-                    let images = observer.images.get().cloned();
-                    let images = images.ok_or("it is starting")?;
-                    drop(observer);
-                    images.answer(body).await
-                }))
-            }
-            API_CALLS => {
-                let observer = self.observer.upgrade()?;
-                Some(Box::pin(async move {
-                    let api = observer.api.get().cloned();
-                    // Not set before HTTP is served.
-                    let api = api.ok_or("its HTTP API is not served")?;
-                    drop(observer);
-                    api.answer(body).await.map(Bytes::from)
-                }))
-            }
-            _ => None,
-        }
-    }
-
-    fn timeout(&self, subject: u8) -> Option<Duration> {
-        (subject == API_CALLS).then_some(API_CALL_TIMEOUT)
-    }
-}
-
 fn random_number() -> u64 {
     let mut bytes = [0; 8];
     // Only uniqueness is needed; without a source of randomness the time provides it.
     match SystemRandom::new().fill(&mut bytes) {
         Ok(()) => u64::from_le_bytes(bytes),
         Err(_) => wall_clock::now_ms().wrapping_mul(0x9e37_79b9_7f4a_7c15),
-    }
-}
-
-/// There are less than 256 peers.
-fn index_of(peer: PeerNodeId) -> PeerNodeIx {
-    PeerNodeIx::new(peer.index() as u8)
-}
-
-fn connection(peer: PeerNodeId) -> PeerNodeConnection {
-    PeerNodeConnection {
-        index: index_of(peer),
-        channel: peer.channel(),
-    }
-}
-
-fn peer_id(peer: PeerNodeConnection) -> PeerNodeId {
-    PeerNodeId::new(peer.index.get(), peer.channel)
-}
-
-/// Carries the messages of the broker.
-struct ClusterTransport(Arc<ClusterNode>);
-
-impl PeerNodeTransport for ClusterTransport {
-    fn send(&self, peer: PeerNodeConnection, message: Bytes) {
-        self.0.send(peer_id(peer), message);
-    }
-
-    fn queued_bytes(&self, peer: PeerNodeConnection) -> usize {
-        self.0.queued_bytes(peer_id(peer))
-    }
-
-    fn reconnect(&self, peer: PeerNodeConnection) {
-        self.0.reconnect(peer_id(peer));
     }
 }
 
@@ -757,109 +508,6 @@ impl NodeCluster {
             }
         }
     }
-
-    fn rebalancing(&self) -> ClusterRebalancing<'_> {
-        ClusterRebalancing {
-            subject: REBALANCING,
-            node: &self.shared.node,
-            requests: &self.shared.observer.requests,
-            rebalance: &self.shared.rebalance,
-            drain: &self.shared.drain,
-        }
-    }
-
-    fn objects_status(&self) -> ClusterObjects {
-        let status = self.shared.objects.status();
-        let name = |name: &ObjectName| format!("{}/{}", name.kind, name.id);
-        ClusterObjects {
-            is_synchronized: status.phase == ReplicaPhase::Synchronized,
-            count: status.objects as u64,
-            conflicts: status.conflicts.iter().map(name).collect(),
-            local_only: status.local_only.iter().map(name).collect(),
-            error: status.error,
-        }
-    }
-
-    fn counters(&self) -> ClusterMessages {
-        use std::sync::atomic::Ordering::Relaxed;
-        let counters = self.shared.observer.inbox.counters();
-        let status = self.shared.fabric.status();
-        ClusterMessages {
-            sent: counters.messages_sent.load(Relaxed),
-            received: counters.messages_received.load(Relaxed),
-            dropped_behind: counters.dropped_behind.load(Relaxed),
-            dropped_no_member: counters.dropped_no_member.load(Relaxed),
-            invalid: counters.invalid.load(Relaxed),
-            lost_frames: status.dropped_outgoing_frames + status.dropped_incoming_frames,
-        }
-    }
-
-    pub(super) fn metrics(&self) -> Vec<MetricFamily> {
-        let status = self.status();
-        let reachable = status.members.iter().filter(|member| member.is_reachable);
-        let queued: u64 = status
-            .members
-            .iter()
-            .map(|member| member.queued_bytes)
-            .sum();
-        let messages = &status.messages;
-        let mut families = vec![
-            MetricFamily::gauge(
-                "cluster_connected",
-                "1 while the NATS servers can be used.",
-                f64::from(u8::from(status.nats.state == NatsConnectionState::Ready)),
-            ),
-            MetricFamily::gauge(
-                "cluster_members",
-                "Members of the cluster, this one included.",
-                status.members.len() as f64,
-            ),
-            MetricFamily::gauge(
-                "cluster_reachable_members",
-                "Members of the cluster that can be reached, this one included.",
-                reachable.count() as f64,
-            ),
-            MetricFamily::gauge(
-                "cluster_queued_bytes",
-                "Bytes of messages to other nodes that are queued or not acknowledged yet.",
-                queued as f64,
-            ),
-            MetricFamily::counter(
-                "cluster_messages_sent_total",
-                "Application messages sent to other nodes.",
-                messages.sent,
-            ),
-            MetricFamily::counter(
-                "cluster_messages_received_total",
-                "Application messages received from other nodes.",
-                messages.received,
-            ),
-            MetricFamily::counter(
-                "cluster_messages_dropped_behind_total",
-                "QoS 0 messages dropped because a node or a shard was behind.",
-                messages.dropped_behind,
-            ),
-            MetricFamily::counter(
-                "cluster_messages_dropped_no_member_total",
-                "Messages for a shared subscription that had no member any more.",
-                messages.dropped_no_member,
-            ),
-            MetricFamily::counter(
-                "cluster_invalid_messages_total",
-                "Messages of other nodes that could not be read.",
-                messages.invalid,
-            ),
-            MetricFamily::counter(
-                "cluster_lost_frames_total",
-                "Frames between nodes that were lost and sent again.",
-                messages.lost_frames,
-            ),
-        ];
-        families.extend(standby_metrics(
-            &self.shared.observer.session_copies.status(),
-        ));
-        families
-    }
 }
 
 async fn connect(
@@ -879,217 +527,4 @@ async fn connect(
     };
     let fabric = NatsFabric::connect(nats, &settings.node).await;
     Ok((fabric.context("cluster")?, managed))
-}
-
-impl ClusterBackend for NodeCluster {
-    fn node(&self) -> &str {
-        self.shared.settings.node.as_str()
-    }
-
-    fn other_nodes(&self) -> Vec<String> {
-        let members = self.shared.node.members();
-        let mut names: Vec<_> = members
-            .into_iter()
-            .map(|info| info.member.node.to_string())
-            .collect();
-        names.sort();
-        names
-    }
-
-    fn request<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a> {
-        Box::pin(async move {
-            let node = NodeName::new(node).map_err(|error| error.to_string())?;
-            let requests = &self.shared.observer.requests;
-            let answer = requests.request(&node, CLIENT_REQUESTS, &request);
-            answer.await.map_err(|error| error.to_string())
-        })
-    }
-
-    fn attach_api(&self, api: Arc<dyn NodeCallHandler>) {
-        // Set once.
-        let _ = self.shared.observer.api.set(api);
-    }
-
-    fn call<'a>(&'a self, node: &'a str, request: Vec<u8>) -> NodeAnswerFuture<'a> {
-        Box::pin(async move {
-            let node = NodeName::new(node).map_err(|error| error.to_string())?;
-            let requests = &self.shared.observer.requests;
-            let answer = requests.request_within(API_CALL_TIMEOUT, &node, API_CALLS, &request);
-            answer.await.map_err(|error| error.to_string())
-        })
-    }
-
-    fn status(&self) -> ClusterStatus {
-        let shared = &*self.shared;
-        let status = shared.fabric.status();
-        let problem = (shared.node.name_in_use())
-            .map(|other| {
-                format!(
-                    "another running node has the name {}; give each node its own cluster.node",
-                    other.node
-                )
-            })
-            .or_else(|| shared.node.renewal_error());
-        let load = shared.observer.load();
-        let own = Member {
-            connections: load.connections,
-            sessions: load.sessions,
-            is_draining: load.is_draining,
-            rebalance_target: load.rebalance_target,
-            ..shared.node.local()
-        };
-        let own = ClusterMember {
-            is_self: true,
-            ..member(PeerNodeInfo {
-                member: own,
-                is_reachable: true,
-                silent_ms: 0,
-                round_trip_ms: None,
-                queued_bytes: 0,
-                repeated_frames: 0,
-            })
-        };
-        let mut members = vec![own];
-        members.extend(shared.node.members().into_iter().map(member));
-        members.sort_by(|a, b| a.node.cmp(&b.node));
-        ClusterStatus {
-            name: shared.settings.name.clone(),
-            node: shared.settings.node.to_string(),
-            is_complete: shared.observer.inbox.is_ready(),
-            problem,
-            nats: ClusterNats {
-                state: match status.state {
-                    NatsState::Ready => NatsConnectionState::Ready,
-                    NatsState::Refused => NatsConnectionState::Unusable,
-                    NatsState::Disconnected | NatsState::Examining => {
-                        NatsConnectionState::Disconnected
-                    }
-                },
-                since_ms: status.since_ms,
-                server_name: status.server_name,
-                server_version: status.server_version,
-                last_error: status.last_error,
-                round_trip_ms: status.round_trip.map(|time| time.as_secs_f64() * 1000.0),
-                reconnects: status.reconnects,
-                managed: shared.managed.as_ref().map(|managed| {
-                    let server = managed.status();
-                    ClusterServer {
-                        is_running: server.state == ManagedNatsState::Running,
-                        pid: server.pid,
-                        version: server.version,
-                        restarts: server.restarts,
-                        last_error: server.last_error,
-                        resident_bytes: server.resident_bytes,
-                        cpu_seconds: server.cpu_ms.map(|ms| ms as f64 / 1000.0),
-                    }
-                }),
-            },
-            members,
-            messages: self.counters(),
-            objects: self.objects_status(),
-            drain: shared.drain.status(),
-            standby: standby_status(shared.observer.session_copies.status()),
-        }
-    }
-
-    fn set_draining<'a>(&'a self, node: &'a str, is_draining: bool) -> EvictFuture<'a> {
-        Box::pin(async move {
-            let Ok(name) = NodeName::new(node) else {
-                return Err(ClusterChangeError::NotFound);
-            };
-            if name == self.shared.settings.node {
-                let outcome = self.shared.drain.set_draining(is_draining);
-                return outcome.map_err(ClusterChangeError::Unavailable);
-            }
-            let members = self.shared.node.members();
-            if !members.iter().any(|info| info.member.node == name) {
-                return Err(ClusterChangeError::NotFound);
-            }
-            let request = serde_json::to_vec(&DrainRequest { is_draining })
-                .map_err(|error| ClusterChangeError::Unavailable(error.to_string()))?;
-            let requests = &self.shared.observer.requests;
-            match requests.request(&name, DRAINS, &request).await {
-                Ok(_) => Ok(()),
-                Err(error) => Err(ClusterChangeError::Unavailable(error.to_string())),
-            }
-        })
-    }
-
-    fn rebalance(&self) -> RebalanceFuture<'_> {
-        Box::pin(async move { self.rebalancing().read().await })
-    }
-
-    fn start_rebalance(&self) -> RebalanceChangeFuture<'_, ClusterRebalance> {
-        Box::pin(async move { self.rebalancing().start().await })
-    }
-
-    fn cancel_rebalance(&self) -> RebalanceChangeFuture<'_, ()> {
-        Box::pin(async move { self.rebalancing().cancel().await })
-    }
-
-    fn evict<'a>(&'a self, node: &'a str) -> EvictFuture<'a> {
-        Box::pin(async move {
-            let Ok(name) = NodeName::new(node) else {
-                return Err(ClusterChangeError::NotFound);
-            };
-            let members = self.shared.node.members();
-            let known = members.iter().find(|info| info.member.node == name);
-            if name == self.shared.settings.node {
-                return Err(ClusterChangeError::NotFound);
-            }
-            if known.is_some_and(|known| known.is_reachable) {
-                return Err(ClusterChangeError::Reachable);
-            }
-            let names = members.iter().map(|info| info.member.node.clone());
-            let names: Vec<_> = names.chain([self.shared.settings.node.clone()]).collect();
-            let (this, evicted) = (self.clone(), name.clone());
-            let cancelled = tokio::task::spawn_blocking(move || {
-                let copies = &this.shared.observer.session_copies;
-                copies.cancel_adoptions(&evicted, &names)
-            });
-            match cancelled.await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(ClusterChangeError::Unavailable(error)),
-                Err(error) => return Err(ClusterChangeError::Unavailable(error.to_string())),
-            }
-            let unavailable =
-                |error: ClusterError| ClusterChangeError::Unavailable(error.to_string());
-            // First, so that the call can be repeated. The server counts for the majority until it is removed, also when
-            // the entry of the member has expired.
-            let mut had_server = false;
-            if let Some(managed) = &self.shared.managed {
-                let servers = managed.servers().await.map_err(unavailable)?;
-                had_server = servers.iter().any(|server| server.node == name.as_str());
-                if had_server {
-                    managed.remove_server(&name).await.map_err(unavailable)?;
-                }
-            }
-            if known.is_some() {
-                self.shared.node.evict(&name).await.map_err(unavailable)?;
-            } else if !had_server {
-                return Err(ClusterChangeError::NotFound);
-            }
-            Ok(())
-        })
-    }
-}
-
-fn member(info: PeerNodeInfo) -> ClusterMember {
-    ClusterMember {
-        node: info.member.node.to_string(),
-        is_self: false,
-        is_reachable: info.is_reachable,
-        version: info.member.version,
-        started_ms: info.member.started_ms,
-        silent_ms: info.silent_ms,
-        round_trip_ms: info.round_trip_ms,
-        queued_bytes: info.queued_bytes as u64,
-        repeated_frames: info.repeated_frames,
-        connections: info.member.connections,
-        sessions: info.member.sessions,
-        is_draining: info.member.is_draining,
-        rebalance_target: info.member.rebalance_target,
-        api_url: info.member.api_url,
-        server_reference: info.member.server_reference,
-    }
 }
