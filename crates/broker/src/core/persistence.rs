@@ -354,9 +354,13 @@ impl Shard {
             true => record.created_ms,
             false => record.disconnected_ms,
         };
-        // One that gives way to an earlier session of its client does so for some time after it began, wherever it is then.
-        let since_ms = since_ms.filter(|_| !record.provisional);
-        let since_ms = since_ms.unwrap_or(began_ms);
+        let since_ms = match since_ms {
+            // It gives way to an earlier session of its client for some time after it began, wherever it is then. The clock of the other
+            // node may be ahead.
+            Some(since_ms) if record.provisional => began_ms.min(since_ms),
+            Some(since_ms) => since_ms,
+            None => began_ms,
+        };
         self.announce_session(&stored.client_id, since_ms, record.provisional);
         for (written, options, identifier) in &stored.subscriptions {
             self.restore_subscription(at, written, *options, *identifier);

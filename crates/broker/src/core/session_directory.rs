@@ -1,5 +1,6 @@
 //! Which node of a cluster has the session of a client id.
 
+mod conflicts;
 mod decisions;
 
 use foldhash::fast::RandomState;
@@ -8,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
+use self::conflicts::Adopter;
 use super::node::NodeState;
 use super::peer_loss::PeerLoss;
 use super::peer_node_ix::PeerNodeIx;
@@ -168,7 +170,7 @@ enum EndRequest {
 /// wants a new session in any case. A node that has started again counts as one that has not registered its sessions. A node that
 /// loses most of the others at once waits for [`CUT_OFF_TIMEOUT_MS`]. If a node registers an earlier session later, the client gets that one.
 /// Nodes that cannot reach each other have different owners, so that both may have a session of the same client id.
-/// When they meet, the one that began later stays.
+/// When they meet, the one that began later stays. A session that a node has adopted stays instead of that of the failed node.
 ///
 /// A shard calls [`claim`](Self::claim) before it creates a session and waits for [`ShardMessage::SessionClaimed`]. It
 /// calls [`add_session`](Self::add_session) instead if it already has one with the same client id, and for restored
@@ -189,6 +191,8 @@ pub(crate) struct SessionDirectory {
     restoring_ms: Vec<u64>,
     /// Nodes that have not left the cluster and cannot be reached, for [`RESTORE_TIMEOUT_MS`] at most.
     lost: Vec<LostNode>,
+    /// The nodes that adopt, or have adopted, the sessions of another one, by the name of that one.
+    adopters: HashMap<Box<str>, Adopter, RandomState>,
     /// Whether the stored sessions of this node are known.
     is_restored: bool,
     /// Whether other nodes are not told of the sessions of this one, because another one may have adopted them.
@@ -236,6 +240,7 @@ impl SessionDirectory {
             registered_views: vec![0; max_peers],
             restoring_ms: vec![0; max_peers],
             lost: Vec::new(),
+            adopters: HashMap::default(),
             is_restored: false,
             is_withholding: false,
             view_since_ms: 0,
@@ -672,42 +677,6 @@ impl SessionDirectory {
                     // It adopts the sessions of a node that has failed.
                     self.begin_waiting();
                 }
-            }
-        }
-    }
-
-    fn handle_register(&mut self, client_id: &str, new: SessionRegistration) {
-        let known = self.owned.get(client_id).copied();
-        let Some(known) = known.filter(|known| known.holder != new.holder) else {
-            self.owned.insert(client_id.into(), new);
-            return;
-        };
-        // Two nodes have a session of this client id: the one that began later stays, unless the client only got it because
-        // the earlier one was not known yet.
-        let is_known_later = known.since_ms > new.since_ms;
-        let (earlier, later) = match is_known_later {
-            true => (new, known),
-            false => (known, new),
-        };
-        let keeps_earlier = later.gives_way(self.now_ms);
-        let (kept, ended) = match keeps_earlier {
-            true => (earlier, later),
-            false => (later, earlier),
-        };
-        self.owned.insert(client_id.into(), kept);
-        tracing::warn!(
-            client_id,
-            "two nodes had a session of the same client; one of them ends"
-        );
-        match ended.holder {
-            None => self.end_local_session(client_id, false, EndRequest::Conflict),
-            Some(peer) => {
-                let message = SessionMessage::TakeOver {
-                    request: NO_ANSWER,
-                    keep: false,
-                    client_id: client_id.into(),
-                };
-                self.to_peers.push((peer, message));
             }
         }
     }

@@ -47,7 +47,10 @@ impl NodeRouter {
             successor: Successor::ThisNode,
             reported_ms: self.now_ms,
         };
-        self.successions.insert(node.into(), succession);
+        let known = self.successions.insert(node.into(), succession);
+        if known.is_none_or(|known| known.successor != Successor::ThisNode) {
+            self.sessions.begin_adoption(node, None, self.now_ms);
+        }
         self.sessions.hold_restore(self.now_ms);
         self.report_succession(node, SuccessionState::Begun);
     }
@@ -72,7 +75,10 @@ impl NodeRouter {
                 self.adopted_nodes.insert(node.into(), self.now_ms);
                 self.redirect(node, Successor::ThisNode, true);
             }
-            false => self.resume_returned(node),
+            false => {
+                self.sessions.cancel_adoption(node, None);
+                self.resume_returned(node);
+            }
         }
         self.check_restored();
     }
@@ -180,6 +186,10 @@ impl NodeRouter {
         match state {
             SuccessionState::Begun if is_own => {}
             SuccessionState::Begun => {
+                // It is reported again and again.
+                if known != Some(successor) {
+                    self.sessions.begin_adoption(node, Some(from), self.now_ms);
+                }
                 let reported_ms = self.now_ms;
                 let succession = Succession {
                     successor,
@@ -191,6 +201,7 @@ impl NodeRouter {
             SuccessionState::AdoptedBefore if is_own => {}
             SuccessionState::Adopted | SuccessionState::AdoptedBefore => {
                 self.successions.remove(node);
+                self.sessions.finish_adoption(node, Some(from), self.now_ms);
                 self.redirect(node, successor, state == SuccessionState::Adopted);
                 self.check_restored();
             }
@@ -203,6 +214,7 @@ impl NodeRouter {
                 }
             }
             SuccessionState::Cancelled => {
+                self.sessions.cancel_adoption(node, Some(from));
                 if known == Some(successor) || known == Some(Successor::Unreachable) {
                     self.successions.remove(node);
                 }

@@ -475,6 +475,42 @@ fn a_session_that_a_node_gave_after_its_start_gives_way_to_an_earlier_one() {
     }
 }
 
+/// Both sessions give way to an earlier one. The owner of the client id has not noticed yet that the node of the first one has
+/// failed.
+#[test]
+fn an_adopted_session_does_not_give_way_to_that_of_the_failed_node() {
+    for n in 0..20 {
+        let id = format!("client-{n}");
+        let mut cluster = ClusterSim::with_stores(3, 1300 + n);
+        cluster.nodes[0].with_router(|router| router.set_standby_for(&name(1), true));
+        let mut client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].subscribe(&mut client, "q", QoS::AtLeastOnce);
+        cluster.settle();
+        if n % 2 == 0 {
+            // Before, the node that fails has adopted the sessions of its standby.
+            cluster.nodes[1].with_router(|router| {
+                router.begin_succession(&name(0));
+                router.end_succession(&name(0), true);
+            });
+            cluster.pass(1000);
+        }
+        cluster.is_silent = vec![1];
+        cluster.lose(0, 1, PeerLoss::Silent);
+        cluster.settle();
+        let dir = cluster.nodes[1].kill();
+        cluster.pass(10);
+        cluster.nodes[0].adopt_all(&name(1), &dir);
+        cluster.nodes[0].with_router(|router| router.end_succession(&name(1), true));
+        cluster.settle();
+        cluster.lose(2, 1, PeerLoss::Silent);
+        cluster.settle();
+        let client = cluster.connect(2, 0, &id, false);
+        let answer = connack(&mut cluster.nodes[2], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+        assert!(cluster.nodes[0].has_session(&id), "{id}");
+    }
+}
+
 #[test]
 fn an_adopted_session_does_not_replace_one_that_the_client_wanted() {
     let mut cluster = cluster_with_session(1150, "client");

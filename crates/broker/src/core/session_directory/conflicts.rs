@@ -1,0 +1,129 @@
+//! Which session stays if two nodes have one of the same client.
+
+use std::cmp::Ordering;
+
+use super::{
+    EndRequest, NO_ANSWER, PROVISIONAL_TIMEOUT_MS, SessionDirectory, SessionHolder, SessionMessage,
+    SessionRegistration,
+};
+use crate::core::peer_node_ix::PeerNodeIx;
+use crate::core::tables::TableIx as _;
+
+/// The node that adopts the sessions of another one, or has adopted them.
+pub(super) struct Adopter {
+    name: Box<str>,
+    /// When this node has learned of it.
+    since_ms: u64,
+    /// Later adoptions have larger numbers.
+    number: u64,
+}
+
+impl SessionDirectory {
+    /// A node begins to adopt the sessions of the node `of`; `None`: this one.
+    pub(crate) fn begin_adoption(&mut self, of: &str, by: Option<PeerNodeIx>, now_ms: u64) {
+        self.set_now(now_ms);
+        (self.adopters).retain(|_, adopter| now_ms < adopter.since_ms + PROVISIONAL_TIMEOUT_MS);
+        let number = self.next_request();
+        if let Some(name) = self.holder_name(by) {
+            let adopter = Adopter {
+                name: name.into(),
+                since_ms: now_ms,
+                number,
+            };
+            self.adopters.insert(of.into(), adopter);
+        }
+    }
+
+    /// A node has adopted the sessions of the node `of`. The begin may not be known.
+    pub(crate) fn finish_adoption(&mut self, of: &str, by: Option<PeerNodeIx>, now_ms: u64) {
+        if !self.is_adopter(of, by) {
+            self.begin_adoption(of, by, now_ms);
+        }
+    }
+
+    /// A node does not adopt the sessions of the node `of`.
+    pub(crate) fn cancel_adoption(&mut self, of: &str, by: Option<PeerNodeIx>) {
+        if self.is_adopter(of, by) {
+            self.adopters.remove(of);
+        }
+    }
+
+    fn is_adopter(&self, of: &str, by: Option<PeerNodeIx>) -> bool {
+        let adopter = self.adopters.get(of);
+        adopter.is_some_and(|adopter| self.holder_name(by) == Some(&*adopter.name))
+    }
+
+    fn holder_name(&self, holder: SessionHolder) -> Option<&str> {
+        match holder {
+            None => Some(&self.name),
+            Some(peer) => (self.peers[peer.position()].as_ref()).map(|(name, _)| &**name),
+        }
+    }
+
+    /// The number of the adoption by which the node of a session has got it from the node of the other one. `None`: they are not the
+    /// same session. One that does not give way to earlier sessions counts as begun with the adoption, and stays because it
+    /// began later.
+    fn adoption_number(
+        &self,
+        session: &SessionRegistration,
+        other: &SessionRegistration,
+    ) -> Option<u64> {
+        let adopter = self.adopters.get(self.holder_name(other.holder)?)?;
+        let is_from_before =
+            |of: &SessionRegistration| of.is_provisional && of.since_ms <= adopter.since_ms;
+        let is_adopted = self.holder_name(session.holder) == Some(&*adopter.name)
+            && is_from_before(session)
+            && is_from_before(other);
+        is_adopted.then_some(adopter.number)
+    }
+
+    /// Of two sessions of the same client, the one that stays, and the other one.
+    fn choose(
+        &self,
+        known: SessionRegistration,
+        new: SessionRegistration,
+    ) -> (SessionRegistration, SessionRegistration) {
+        // Each of the nodes may have adopted sessions of the other one. The last adoption counts.
+        let of_known = self.adoption_number(&known, &new);
+        match self.adoption_number(&new, &known).cmp(&of_known) {
+            Ordering::Greater => return (new, known),
+            Ordering::Less => return (known, new),
+            Ordering::Equal => {}
+        }
+        // The one that began later stays, unless the client only got it because the earlier one was not known yet.
+        let (earlier, later) = match known.since_ms > new.since_ms {
+            true => (new, known),
+            false => (known, new),
+        };
+        match later.gives_way(self.now_ms) {
+            true => (earlier, later),
+            false => (later, earlier),
+        }
+    }
+
+    /// A node has a session of a client id that this node owns.
+    pub(super) fn handle_register(&mut self, client_id: &str, new: SessionRegistration) {
+        let known = self.owned.get(client_id).copied();
+        let Some(known) = known.filter(|known| known.holder != new.holder) else {
+            self.owned.insert(client_id.into(), new);
+            return;
+        };
+        let (kept, ended) = self.choose(known, new);
+        self.owned.insert(client_id.into(), kept);
+        tracing::warn!(
+            client_id,
+            "two nodes had a session of the same client; one of them ends"
+        );
+        match ended.holder {
+            None => self.end_local_session(client_id, false, EndRequest::Conflict),
+            Some(peer) => {
+                let message = SessionMessage::TakeOver {
+                    request: NO_ANSWER,
+                    keep: false,
+                    client_id: client_id.into(),
+                };
+                self.to_peers.push((peer, message));
+            }
+        }
+    }
+}
