@@ -140,6 +140,7 @@ impl Shard {
                 }
                 // Only shards send these, and only to the node router.
                 ShardMessage::ClaimSession { .. }
+                | ShardMessage::WithdrawClaim { .. }
                 | ShardMessage::SessionStarted { .. }
                 | ShardMessage::SessionsRestored
                 | ShardMessage::SessionEnded { .. }

@@ -89,6 +89,8 @@ pub(crate) struct ConnectionExtra {
     pub(crate) publisher_wait: PublisherWait,
     /// The CONNECT packet while its client is being authenticated, or while the connection moves to another shard.
     pub(crate) connect: Vec<u8>,
+    /// The client id for which the connection has claimed the session in the cluster.
+    pub(crate) claimed_client_id: Option<Arc<str>>,
     /// Set once the client is authenticated.
     pub(crate) grant: Option<ConnectionGrant>,
     pub(crate) exchange: Option<AuthExchange>,

@@ -25,6 +25,7 @@ impl Shard {
         if connection.phase == ConnectionPhase::Closing {
             return;
         }
+        let was_authenticating = connection.phase == ConnectionPhase::Authenticating;
         let was_connected = connection.phase == ConnectionPhase::Connected;
         let was_tunnelled = connection.phase == ConnectionPhase::Tunnelled;
         connection.phase = ConnectionPhase::Closing;
@@ -36,6 +37,9 @@ impl Shard {
             tracing::debug!(peer = %connection.peer, why = closing.reason, %detail, "closing a connection");
         }
         self.release_partial(at);
+        if was_authenticating {
+            self.withdraw_claim(at);
+        }
         if was_tunnelled {
             self.close_tunnel(at);
         }

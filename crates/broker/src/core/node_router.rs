@@ -569,6 +569,9 @@ impl NodeRouter {
                 ShardMessage::ClaimSession { client_id, keep } => {
                     self.sessions.claim(from, client_id, keep);
                 }
+                ShardMessage::WithdrawClaim { client_id } => {
+                    self.sessions.withdraw_claim(from, client_id);
+                }
                 ShardMessage::SessionStarted {
                     client_id,
                     since_ms,

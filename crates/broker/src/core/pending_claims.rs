@@ -14,6 +14,8 @@ pub(crate) struct PendingClaim {
     /// Whether the client resumes its session, and whether that was claimed.
     pub(super) keep: bool,
     pub(super) claimed_keep: bool,
+    /// Its connection was closed. If another one waits since, the session is claimed again.
+    pub(super) is_withdrawn: bool,
 }
 
 /// Claims of a shard that are not answered yet, by client id; the shard holds the client id in the directory of its node

@@ -24,12 +24,15 @@ impl Shard {
     ) -> Result<ConnectionAction, CloseReason> {
         let connection = &mut self.delivery.connections[at];
         connection.phase = ConnectionPhase::Authenticating;
-        connection.extra().connect = connect;
+        let extra = connection.extra();
+        extra.connect = connect;
+        extra.claimed_client_id = Some(client_id.clone());
         let claim = PendingClaim {
             connection: at,
             serial: connection.serial,
             keep,
             claimed_keep: keep,
+            is_withdrawn: false,
         };
         let Some(earlier) = self.pending_claims.get_mut(client_id) else {
             self.pending_claims.insert(client_id.clone(), claim);
@@ -39,14 +42,12 @@ impl Shard {
             return Ok(ConnectionAction::AwaitResume);
         };
         // The claim continues for the later connection.
-        let claimed_keep = earlier.claimed_keep;
-        let earlier = std::mem::replace(
-            earlier,
-            PendingClaim {
-                claimed_keep,
-                ..claim
-            },
-        );
+        let claim = PendingClaim {
+            claimed_keep: earlier.claimed_keep,
+            is_withdrawn: earlier.is_withdrawn,
+            ..claim
+        };
+        let earlier = std::mem::replace(earlier, claim);
         if self.is_waiting_for_claim(&earlier) {
             let why = connect_rejection(
                 ReasonCode::SESSION_TAKEN_OVER,
@@ -55,6 +56,45 @@ impl Shard {
             self.close(earlier.connection, why);
         }
         Ok(ConnectionAction::AwaitResume)
+    }
+
+    /// A connection is closed that may wait for the answer to a claim.
+    pub(super) fn withdraw_claim(&mut self, at: ConnectionIx) {
+        let connection = &mut self.delivery.connections[at];
+        let serial = connection.serial;
+        let extra = connection.extra.as_deref_mut();
+        let Some(client_id) = extra.and_then(|extra| extra.claimed_client_id.take()) else {
+            return;
+        };
+        if let Some(claim) = self.pending_claims.get_mut(&client_id)
+            && (claim.connection, claim.serial) == (at, serial)
+            && !std::mem::replace(&mut claim.is_withdrawn, true)
+            && let Some(router) = self.node_router
+        {
+            let client_id = (&*client_id).into();
+            let message = ShardMessage::WithdrawClaim { client_id };
+            self.shard_queues.send(router, message);
+        }
+    }
+
+    /// Claims a client id again, for a connection that has not claimed it itself.
+    fn claim_again(&mut self, id: Arc<str>, claim: PendingClaim) {
+        if let Some(router) = self.node_router {
+            let message = ShardMessage::ClaimSession {
+                client_id: (&*id).into(),
+                keep: claim.keep,
+            };
+            self.shard_queues.send(router, message);
+        }
+        let claimed_keep = claim.keep;
+        self.pending_claims.insert(
+            id,
+            PendingClaim {
+                claimed_keep,
+                is_withdrawn: false,
+                ..claim
+            },
+        );
     }
 
     fn is_waiting_for_claim(&self, claim: &PendingClaim) -> bool {
@@ -97,22 +137,10 @@ impl Shard {
             SessionClaimOutcome::Elsewhere { .. }
                 if is_waiting && claim.claimed_keep && !claim.keep =>
             {
-                if let Some(router) = self.node_router {
-                    let message = ShardMessage::ClaimSession {
-                        client_id: client_id.into(),
-                        keep: false,
-                    };
-                    self.shard_queues.send(router, message);
-                }
-                let claimed_keep = false;
-                self.pending_claims.insert(
-                    id,
-                    PendingClaim {
-                        claimed_keep,
-                        ..claim
-                    },
-                );
-                return;
+                return self.claim_again(id, claim);
+            }
+            SessionClaimOutcome::Unavailable if is_waiting && claim.is_withdrawn => {
+                return self.claim_again(id, claim);
             }
             SessionClaimOutcome::Elsewhere { node }
                 if is_waiting && self.open_tunnel(at, &node) =>

@@ -2,6 +2,7 @@
 
 mod conflicts;
 mod decisions;
+mod waiting_claims;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::conflicts::Adopter;
+use self::waiting_claims::WaitingClaims;
 use super::node::NodeState;
 use super::peer_loss::PeerLoss;
 use super::peer_node_ix::PeerNodeIx;
@@ -36,7 +38,7 @@ pub(crate) enum SessionMessage {
         is_provisional: bool,
         client_id: Box<str>,
     },
-    /// To the owner: the sender has the session no longer.
+    /// To the owner: the sender has the session no longer, and does not claim it.
     Release { client_id: Box<str> },
     /// From the owner: the client has connected to another node. The receiver ends its session, except a durable one
     /// that the client resumes.
@@ -137,6 +139,7 @@ impl SessionClaimant {
 
 /// A claim that this node has sent to the owner of the client id.
 struct SentClaim {
+    owner: PeerNodeIx,
     shard: u16,
     keep: bool,
     client_id: Box<str>,
@@ -207,11 +210,13 @@ pub(crate) struct SessionDirectory {
     owned: HashMap<Box<str>, SessionRegistration, RandomState>,
     /// By their numbers.
     sent_claims: HashMap<u64, SentClaim, RandomState>,
+    /// The number of the claim of each client id.
+    sent_claim_of: HashMap<Box<str>, u64, RandomState>,
     takeovers: HashMap<u64, SessionTakeover, RandomState>,
     /// The number of the takeover of each client id.
     takeover_of: HashMap<Box<str>, u64, RandomState>,
     /// Claims that wait until all nodes have registered their sessions.
-    waiting_claims: Vec<SessionClaim>,
+    waiting_claims: WaitingClaims,
     /// Requests to shards of this node to end a session, by their numbers.
     end_requests: HashMap<u64, EndRequest, RandomState>,
     last_request: u64,
@@ -250,9 +255,10 @@ impl SessionDirectory {
             local: HashMap::default(),
             owned: HashMap::default(),
             sent_claims: HashMap::default(),
+            sent_claim_of: HashMap::default(),
             takeovers: HashMap::default(),
             takeover_of: HashMap::default(),
-            waiting_claims: Vec::new(),
+            waiting_claims: WaitingClaims::default(),
             end_requests: HashMap::default(),
             last_request: 0,
             to_peers: Vec::new(),
@@ -318,7 +324,7 @@ impl SessionDirectory {
         let is_gone = |claim: &SessionClaim| claim.from.holder() == Some(index);
         self.owned
             .retain(|_, registration| registration.holder != Some(index));
-        self.waiting_claims.retain(|claim| !is_gone(claim));
+        self.waiting_claims.remove_all_of(Some(index));
         for takeover in self.takeovers.values_mut() {
             takeover.claims.retain(|claim| !is_gone(claim));
         }
@@ -348,18 +354,35 @@ impl SessionDirectory {
         let mut claims: Vec<SessionClaim> =
             takeovers.flat_map(|takeover| takeover.claims).collect();
         self.takeover_of.clear();
-        claims.append(&mut self.waiting_claims);
-        let sent = std::mem::take(&mut self.sent_claims).into_values();
-        claims.extend(sent.map(|sent| SessionClaim {
-            from: SessionClaimant::Shard(sent.shard),
-            keep: sent.keep,
-            client_id: sent.client_id,
-            arrived_ms: now_ms,
-        }));
+        claims.extend(self.waiting_claims.take_all());
+        self.sent_claim_of.clear();
+        for sent in std::mem::take(&mut self.sent_claims).into_values() {
+            self.withdraw_from_earlier_owner(&sent);
+            claims.push(SessionClaim {
+                from: SessionClaimant::Shard(sent.shard),
+                keep: sent.keep,
+                client_id: sent.client_id,
+                arrived_ms: now_ms,
+            });
+        }
         for claim in claims {
             self.decide_or_send(claim);
         }
         self.check_settled();
+    }
+
+    /// The former owner of a client id may still count as its owner at itself, and would decide the claim later.
+    fn withdraw_from_earlier_owner(&mut self, sent: &SentClaim) {
+        let is_reachable = self.peers[sent.owner.position()].is_some();
+        let has_session = |local: &LocalSession| local.sessions > 0;
+        if is_reachable
+            && self.owner_of(&sent.client_id) != Some(sent.owner)
+            && !self.local.get(&sent.client_id).is_some_and(has_session)
+        {
+            let client_id = sent.client_id.clone();
+            let release = SessionMessage::Release { client_id };
+            self.to_peers.push((sent.owner, release));
+        }
     }
 
     /// Tells the other nodes whether they know all sessions of this one that concern them.
@@ -410,7 +433,7 @@ impl SessionDirectory {
         }
         self.report_registration();
         if !is_withholding && self.is_settled {
-            for claim in std::mem::take(&mut self.waiting_claims) {
+            for claim in self.waiting_claims.take_all() {
                 self.decide(claim);
             }
         }
@@ -529,19 +552,19 @@ impl SessionDirectory {
         (self.lost).retain(|lost| now_ms < lost.lost_ms + RESTORE_TIMEOUT_MS);
         if !self.is_settled && !self.is_registering() {
             self.is_settled = true;
-            for claim in std::mem::take(&mut self.waiting_claims) {
+            for claim in self.waiting_claims.take_all() {
                 self.decide(claim);
             }
         }
         // Those that remain wait for other nodes.
-        for claim in std::mem::take(&mut self.waiting_claims) {
-            if now_ms < claim.arrived_ms + CLAIM_TIMEOUT_MS {
-                self.waiting_claims.push(claim);
-            } else if !claim.keep && self.is_decided_here(&claim) {
+        let Some(until_ms) = now_ms.checked_sub(CLAIM_TIMEOUT_MS) else {
+            return;
+        };
+        for claim in self.waiting_claims.take_until(until_ms) {
+            match !claim.keep && self.is_decided_here(&claim) {
                 // An earlier session ends when its node registers it.
-                self.decide_with_what_is_known(claim);
-            } else {
-                self.answer(&claim, SessionClaimOutcome::Unavailable);
+                true => self.decide_with_what_is_known(claim),
+                false => self.answer(&claim, SessionClaimOutcome::Unavailable),
             }
         }
     }
@@ -559,6 +582,17 @@ impl SessionDirectory {
         });
     }
 
+    /// The client that has claimed its session has left. Unless the claim is answered at this moment, nobody decides it any more: it
+    /// would end the session to which the client has connected meanwhile at another node.
+    pub(crate) fn withdraw_claim(&mut self, shard: u16, client_id: Box<str>) {
+        let waiting = self.waiting_claims.remove(&client_id, None);
+        let sent = self.sent_claim_of.remove(&client_id);
+        let sent = sent.and_then(|request| self.sent_claims.remove(&request));
+        if waiting.is_some() || sent.is_some() {
+            self.answer_shard(shard, client_id, SessionClaimOutcome::Unavailable);
+        }
+    }
+
     fn decide_or_send(&mut self, claim: SessionClaim) {
         match (self.owner_of(&claim.client_id), claim.from) {
             (Some(owner), SessionClaimant::Shard(shard)) => {
@@ -569,7 +603,9 @@ impl SessionDirectory {
                     client_id: claim.client_id.clone(),
                 };
                 self.to_peers.push((owner, message));
+                self.sent_claim_of.insert(claim.client_id.clone(), request);
                 let sent = SentClaim {
+                    owner,
                     shard,
                     keep: claim.keep,
                     client_id: claim.client_id,
@@ -639,6 +675,7 @@ impl SessionDirectory {
             }),
             SessionMessage::Claimed { request, outcome } => {
                 if let Some(sent) = self.sent_claims.remove(&request) {
+                    self.sent_claim_of.remove(&sent.client_id);
                     self.answer_shard(sent.shard, sent.client_id, outcome);
                 }
             }
@@ -654,7 +691,10 @@ impl SessionDirectory {
                 };
                 self.handle_register(&client_id, registration);
             }
-            SessionMessage::Release { client_id } => self.handle_release(Some(from), &client_id),
+            SessionMessage::Release { client_id } => {
+                self.forget_claims(from, &client_id);
+                self.handle_release(Some(from), &client_id);
+            }
             SessionMessage::TakeOver {
                 request,
                 keep,
@@ -678,6 +718,17 @@ impl SessionDirectory {
                     self.begin_waiting();
                 }
             }
+        }
+    }
+
+    /// Forgets what a node has claimed and does not want any more.
+    fn forget_claims(&mut self, from: PeerNodeIx, client_id: &str) {
+        self.waiting_claims.remove(client_id, Some(from));
+        if let Some(request) = self.takeover_of.get(client_id)
+            && let Some(takeover) = self.takeovers.get_mut(request)
+        {
+            let claims = &mut takeover.claims;
+            claims.retain(|claim| claim.from.holder() != Some(from));
         }
     }
 

@@ -51,6 +51,10 @@ pub(crate) enum ShardMessage {
         client_id: Box<str>,
         keep: bool,
     },
+    /// The client has left before its claim was answered. The claim is answered nevertheless.
+    WithdrawClaim {
+        client_id: Box<str>,
+    },
     SessionClaimed {
         client_id: Box<str>,
         outcome: SessionClaimOutcome,
@@ -174,6 +178,7 @@ impl ShardMessage {
             ShardMessage::ClaimSession { client_id, .. }
             | ShardMessage::SessionClaimed { client_id, .. }
             | ShardMessage::SessionStarted { client_id, .. }
+            | ShardMessage::WithdrawClaim { client_id }
             | ShardMessage::SessionEnded { client_id }
             | ShardMessage::EndSession { client_id, .. } => 64 + client_id.len(),
             ShardMessage::ClaimExclusive { topic, client_id }

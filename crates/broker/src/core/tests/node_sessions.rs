@@ -177,6 +177,60 @@ fn a_client_that_leaves_while_its_session_is_claimed_leaves_nothing() {
     }
 }
 
+/// The client has given up its connection before the nodes agree, and is connected to the node with its session.
+#[test]
+fn a_claim_of_a_client_that_has_left_does_not_end_its_session() {
+    for n in 0..40 {
+        let mut cluster = ClusterSim::new(4, 2, 1400 + n, true);
+        let id = format!("client-{n}");
+        let first = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].drop_connection(first);
+        cluster.settle();
+        cluster.separate(0, 3);
+        cluster.separate(1, 3);
+        // Claims wait for the third node.
+        cluster.nodes[2].with_router(|router| router.hold_sessions(SessionHold::Held));
+        cluster.settle();
+        let elsewhere = cluster.connect(0, 0, &id, true);
+        assert_eq!(connack(&mut cluster.nodes[0], elsewhere), None, "{id}");
+        if n % 4 != 0 {
+            // It is claimed from another owner, perhaps.
+            cluster.join(0, 3);
+            cluster.settle();
+        }
+        cluster.nodes[0].drop_connection(elsewhere);
+        cluster.settle();
+        let client = cluster.connect(1, 0, &id, false);
+        let answer = connack(&mut cluster.nodes[1], client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+        cluster.pass(5000);
+        assert_eq!(disconnect_code(&mut cluster.nodes[1], client), None, "{id}");
+        assert_eq!(holders(&cluster, &id), [1], "{id}");
+    }
+}
+
+/// The next connection of a client is not rejected because the one before it was closed.
+#[test]
+fn a_client_that_returns_at_once_claims_its_session_again() {
+    for n in 0..20 {
+        let mut cluster = ClusterSim::new(3, 1, 1500 + n, false);
+        let id = format!("client-{n}");
+        let first = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].drop_connection(first);
+        cluster.settle();
+        cluster.nodes[2].with_router(|router| router.hold_sessions(SessionHold::Held));
+        cluster.settle();
+        let given_up = cluster.connect(0, 0, &id, false);
+        cluster.nodes[0].drop_connection(given_up);
+        let next = cluster.connect(0, 0, &id, false);
+        assert_eq!(connack(&mut cluster.nodes[0], next), None, "{id}");
+        cluster.nodes[2].with_router(|router| router.hold_sessions(SessionHold::Released));
+        cluster.settle();
+        let answer = connack(&mut cluster.nodes[0], next);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
+    }
+}
+
 #[test]
 fn a_node_that_does_not_register_its_sessions_delays_claims_for_two_seconds_only() {
     let mut cluster = ClusterSim::new(2, 1, 400, false);
