@@ -158,6 +158,10 @@ const SESSION_TAKEN_OVER: u8 = 6;
 const SESSION_REGISTERED: u8 = 7;
 const SESSIONS_RESTORING: u8 = 8;
 
+/// Flags of a registration. To nodes that do not know the second one, any flag is the first one.
+const REGISTER_PROVISIONAL: u8 = 1;
+const REGISTER_ADOPTED: u8 = 1 << 1;
+
 const CLAIM_GRANTED: u8 = 0;
 const CLAIM_ELSEWHERE: u8 = 1;
 const CLAIM_UNAVAILABLE: u8 = 2;
@@ -379,9 +383,15 @@ fn encode_session_message(message: &SessionMessage, out: &mut BytesMut) {
         SessionMessage::Register {
             age_ms,
             is_provisional,
+            is_adopted,
             client_id,
         } => {
-            let flag = u8::from(*is_provisional);
+            let flag = match (*is_provisional, *is_adopted) {
+                // Whether it was adopted does not matter then.
+                (false, _) => 0,
+                (true, false) => REGISTER_PROVISIONAL,
+                (true, true) => REGISTER_PROVISIONAL | REGISTER_ADOPTED,
+            };
             (SESSION_REGISTER, flag, *age_ms, &**client_id)
         }
         SessionMessage::Release { client_id } => (SESSION_RELEASE, 0, 0, &**client_id),
@@ -645,7 +655,8 @@ impl<'a> NodeMessageReader<'a> {
             },
             SESSION_REGISTER => SessionMessage::Register {
                 age_ms: number,
-                is_provisional: is_flag,
+                is_provisional: flag & REGISTER_PROVISIONAL != 0,
+                is_adopted: flag & REGISTER_ADOPTED != 0,
                 client_id: text.into(),
             },
             SESSION_RELEASE => SessionMessage::Release {

@@ -576,7 +576,8 @@ impl NodeRouter {
                     client_id,
                     since_ms,
                     is_provisional,
-                } => (self.sessions).add_session(&client_id, since_ms, is_provisional),
+                    is_adopted,
+                } => (self.sessions).add_session(&client_id, since_ms, is_provisional, is_adopted),
                 ShardMessage::StoreRejects(rejects) => self.set_store_rejects(from, rejects),
                 ShardMessage::SessionsRestored => {
                     self.restored_shards |= 1 << from;

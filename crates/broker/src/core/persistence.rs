@@ -354,6 +354,7 @@ impl Shard {
             true => record.created_ms,
             false => record.disconnected_ms,
         };
+        let is_adopted = since_ms.is_some();
         let since_ms = match since_ms {
             // It gives way to an earlier session of its client for some time after it began, wherever it is then. The clock of the other
             // node may be ahead.
@@ -361,7 +362,7 @@ impl Shard {
             Some(since_ms) => since_ms,
             None => began_ms,
         };
-        self.announce_session(&stored.client_id, since_ms, record.provisional);
+        self.announce_session(&stored.client_id, since_ms, record.provisional, is_adopted);
         for (written, options, identifier) in &stored.subscriptions {
             self.restore_subscription(at, written, *options, *identifier);
         }

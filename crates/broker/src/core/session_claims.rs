@@ -179,6 +179,7 @@ impl Shard {
         client_id: &str,
         since_ms: u64,
         is_provisional: bool,
+        is_adopted: bool,
     ) {
         if let Some(router) = self.node_router {
             let client_id = client_id.into();
@@ -186,6 +187,7 @@ impl Shard {
                 client_id,
                 since_ms,
                 is_provisional,
+                is_adopted,
             };
             self.shard_queues.send(router, message);
         }

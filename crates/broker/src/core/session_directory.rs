@@ -36,6 +36,7 @@ pub(crate) enum SessionMessage {
     Register {
         age_ms: u64,
         is_provisional: bool,
+        is_adopted: bool,
         client_id: Box<str>,
     },
     /// To the owner: the sender has the session no longer, and does not claim it.
@@ -88,6 +89,7 @@ struct LocalSession {
     since_ms: u64,
     /// As in [`SessionRegistration`].
     is_provisional: bool,
+    is_adopted: bool,
 }
 
 /// A node that cannot be reached, and has not left the cluster.
@@ -105,6 +107,8 @@ struct SessionRegistration {
     since_ms: u64,
     /// The client wanted its earlier session, and got a new one although not all nodes had registered theirs.
     is_provisional: bool,
+    /// The holder has adopted it from another node in this run.
+    is_adopted: bool,
 }
 
 impl SessionRegistration {
@@ -457,6 +461,7 @@ impl SessionDirectory {
         let LocalSession {
             since_ms,
             is_provisional,
+            is_adopted,
             ..
         } = session;
         let age_ms = self.now_ms.saturating_sub(since_ms);
@@ -466,6 +471,7 @@ impl SessionDirectory {
                 let register = SessionMessage::Register {
                     age_ms,
                     is_provisional,
+                    is_adopted,
                     client_id,
                 };
                 self.to_peers.push((owner, register));
@@ -475,6 +481,7 @@ impl SessionDirectory {
                     holder: None,
                     since_ms,
                     is_provisional,
+                    is_adopted,
                 };
                 self.handle_register(client_id, registration);
             }
@@ -617,17 +624,27 @@ impl SessionDirectory {
     }
 
     /// A shard has a session that it did not claim.
-    pub(crate) fn add_session(&mut self, client_id: &str, since_ms: u64, is_provisional: bool) {
-        let session = self.add_local(client_id, since_ms, is_provisional);
-        self.register(client_id, session);
+    pub(crate) fn add_session(
+        &mut self,
+        client_id: &str,
+        since_ms: u64,
+        is_provisional: bool,
+        is_adopted: bool,
+    ) {
+        self.add_local(client_id, since_ms, is_provisional);
+        if let Some(local) = self.local.get_mut(client_id) {
+            local.is_adopted = is_adopted;
+            let session = *local;
+            self.register(client_id, session);
+        }
     }
 
-    fn add_local(&mut self, client_id: &str, since_ms: u64, is_provisional: bool) -> LocalSession {
+    fn add_local(&mut self, client_id: &str, since_ms: u64, is_provisional: bool) {
         let local = self.local.entry(client_id.into()).or_default();
         local.sessions += 1;
         local.since_ms = since_ms;
         local.is_provisional = is_provisional;
-        *local
+        local.is_adopted = false;
     }
 
     /// A session of this node has ended, or a granted claim has not led to one.
@@ -682,12 +699,14 @@ impl SessionDirectory {
             SessionMessage::Register {
                 age_ms,
                 is_provisional,
+                is_adopted,
                 client_id,
             } => {
                 let registration = SessionRegistration {
                     holder: Some(from),
                     since_ms: now_ms.saturating_sub(age_ms),
                     is_provisional,
+                    is_adopted,
                 };
                 self.handle_register(&client_id, registration);
             }

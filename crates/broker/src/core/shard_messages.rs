@@ -65,6 +65,8 @@ pub(crate) enum ShardMessage {
         since_ms: u64,
         /// It gives way to an earlier session of the client.
         is_provisional: bool,
+        /// It was adopted from another node.
+        is_adopted: bool,
     },
     /// The shard has announced all sessions that it had stored.
     SessionsRestored,

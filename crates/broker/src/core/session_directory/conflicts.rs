@@ -71,7 +71,8 @@ impl SessionDirectory {
         let adopter = self.adopters.get(self.holder_name(other.holder)?)?;
         let is_from_before =
             |of: &SessionRegistration| of.is_provisional && of.since_ms <= adopter.since_ms;
-        let is_adopted = self.holder_name(session.holder) == Some(&*adopter.name)
+        let is_adopted = session.is_adopted
+            && self.holder_name(session.holder) == Some(&*adopter.name)
             && is_from_before(session)
             && is_from_before(other);
         is_adopted.then_some(adopter.number)

@@ -46,6 +46,7 @@ impl SessionDirectory {
             holder: claim.from.holder(),
             since_ms: self.now_ms,
             is_provisional,
+            is_adopted: false,
         };
         self.owned.insert(claim.client_id.clone(), registration);
         self.answer(claim, SessionClaimOutcome::Granted { is_provisional });
