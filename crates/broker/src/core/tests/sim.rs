@@ -311,6 +311,18 @@ impl Sim {
         sim
     }
 
+    /// The payloads of the messages that [`forward_restored`](Self::forward_restored) forwards.
+    pub(super) fn restored_payloads(&self) -> Vec<String> {
+        let restored = self
+            .shards
+            .iter()
+            .flat_map(|shard| &shard.restored_for_nodes);
+        let payloads = restored.map(|entry| entry.message.view().payload);
+        payloads
+            .map(|payload| String::from_utf8_lossy(payload).into_owned())
+            .collect()
+    }
+
     pub(super) fn forward_restored(&mut self) {
         for shard in &mut self.shards {
             shard.forward_restored();

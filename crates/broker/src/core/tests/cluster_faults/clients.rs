@@ -498,6 +498,9 @@ impl FaultSim {
             properties: mqtt::Properties::EMPTY,
             payload: open.payload.as_bytes(),
         }));
+        if dup {
+            self.record_published_again(at, &open.payload);
+        }
         if open.qos == QoS::AtMostOnce {
             self.clients[at].open = None;
         }

@@ -81,7 +81,7 @@ struct FaultSim {
     is_faulty: bool,
     now_ms: u64,
     last_number: u64,
-    /// Messages that were lost for a session whose node that of the publisher did not know.
+    /// Messages that were lost for a session or a group whose node that of the publisher did not know.
     excused: usize,
     trace: VecDeque<String>,
     seed: u64,
@@ -287,6 +287,8 @@ impl FaultSim {
             && !shared.has_successions.load(Relaxed)
         {
             state.has_forwarded = true;
+            let restored = self.cluster.nodes[node].restored_payloads();
+            self.record_sent_again(node, None, &restored);
             self.cluster.nodes[node].forward_restored();
         }
     }

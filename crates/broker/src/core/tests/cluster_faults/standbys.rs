@@ -1028,6 +1028,7 @@ impl FaultSim {
         let from = name(of);
         // Shards, and the announcement that has to be confirmed.
         let mut asked: Vec<(usize, u64)> = (0..shards).map(|shard| (shard, 0)).collect();
+        let mut sent_again: Vec<String> = Vec::new();
         match adoption.stage {
             0 => {
                 for shard in &mut sim.shards {
@@ -1071,6 +1072,10 @@ impl FaultSim {
                     let for_nodes = std::mem::take(&mut adoption.for_nodes);
                     let first_seqs = first_seqs(&for_nodes);
                     sim.shards[0].adopt_node_entries(&from, &for_nodes, &first_seqs);
+                    let payload_of = |entry: &RestoredEntry| {
+                        String::from_utf8_lossy(entry.message.view().payload).into_owned()
+                    };
+                    sent_again = for_nodes.iter().map(payload_of).collect();
                     asked = vec![(0, 0)];
                     adoption.stage = 3;
                 }
@@ -1092,6 +1097,7 @@ impl FaultSim {
             sim.shards[shard].respond_when_logged(sequence, Box::new(respond));
         }
         sim.collect();
+        self.record_sent_again(node, Some(of), &sent_again);
     }
 
     fn finish_adoption(&mut self, node: usize, of: usize) {
