@@ -32,7 +32,7 @@ use super::session_directory::SessionDirectory;
 use super::shard_messages::{ShardMessage, ShardMessageQueues};
 use super::shared_subscription::RemoteMembers;
 use super::subscription_tree::SubscriptionTree;
-use super::succession::{Succession, Successor};
+use super::succession::{Abandonment, Succession, Successor};
 use super::tables::TableIx as _;
 use super::tunnel::TunnelMessage;
 use crate::config::MAX_PEER_NODES;
@@ -118,6 +118,8 @@ pub(crate) struct NodeRouter {
     successions: HashMap<Box<str>, Succession, RandomState>,
     /// The nodes whose sessions this one has adopted, and when.
     adopted_nodes: HashMap<Box<str>, u64, RandomState>,
+    /// The nodes that have not ended the sessions yet that another one, perhaps this one, has adopted.
+    abandoning: HashMap<Box<str>, Abandonment, RandomState>,
     /// Shard and peer of each tunnel whose entry is here.
     tunnel_entries: HashMap<u64, (u16, PeerNodeIx), RandomState>,
     /// Messages of other nodes to the exits of their tunnels, which the owner handles.
@@ -184,6 +186,7 @@ impl NodeRouter {
             standbys: HashMap::default(),
             successions: HashMap::default(),
             adopted_nodes: HashMap::default(),
+            abandoning: HashMap::default(),
             tunnel_entries: HashMap::default(),
             to_tunnel_exits: Vec::new(),
             local: SubscriptionTree::default(),
@@ -253,6 +256,7 @@ impl NodeRouter {
             self.outgoing.push((index, digests));
         }
         self.report_successions(index);
+        self.await_notice(name);
         self.sessions.add_peer(index, name, self.now_ms);
         self.exclusives.add_peer(index, name, protocol);
     }
@@ -295,7 +299,7 @@ impl NodeRouter {
     /// Lets time pass. It has to be called every 100 ms while it returns true.
     pub(crate) fn tick(&mut self) -> bool {
         self.sessions.tick(self.now_ms);
-        let has_successions = self.tick_successions();
+        let has_successions = self.tick_successions() | self.tick_abandoning();
         let mut has_lost_nodes = false;
         for slot in 0..self.nodes.len() {
             let Some(node) = &self.nodes[slot] else {
@@ -416,8 +420,9 @@ impl NodeRouter {
         self.pass_on_unlogged(slot, *node, successor);
     }
 
-    /// Sends what a node that can be reached has not confirmed to the node that has adopted its sessions.
-    fn redirect_unlogged(&mut self, slot: u8, successor: Successor) {
+    /// Sends what a node that can be reached has not confirmed to the node that has adopted its sessions; `None`: only what is
+    /// for members of groups, to other members.
+    fn redirect_unlogged(&mut self, slot: u8, successor: Option<Successor>) {
         let Some(node) = &mut self.nodes[usize::from(slot)] else {
             return;
         };
@@ -440,7 +445,7 @@ impl NodeRouter {
             let stream = node_messages::encode_stream(stream);
             self.outgoing.push((peer, stream));
         }
-        self.pass_on_unlogged(slot, before, Some(successor));
+        self.pass_on_unlogged(slot, before, successor);
     }
 
     /// Finds other receivers for the messages that a node has not confirmed. What waited for the node waits for them.
@@ -688,6 +693,7 @@ impl NodeRouter {
             NodeMessage::RetainedDigests(theirs) => self.begin_retained_transfer(from, &theirs),
             NodeMessage::Sessions(messages) => {
                 for message in messages {
+                    self.note_registration(slot, &message);
                     self.sessions.handle(from, message, now_ms);
                 }
             }

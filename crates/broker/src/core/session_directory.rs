@@ -515,6 +515,11 @@ impl SessionDirectory {
         self.is_withholding
     }
 
+    /// Whether a node that can be reached has registered its sessions, and has not said since that it does not.
+    pub(crate) fn has_registered(&self, peer: PeerNodeIx) -> bool {
+        self.registered_views[peer.position()] != 0
+    }
+
     /// Whether all nodes, also those that are about to return, have registered their sessions. A node that has just started does
     /// not know which ones were lost before.
     fn is_complete(&self) -> bool {

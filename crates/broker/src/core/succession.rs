@@ -21,6 +21,15 @@ pub(crate) struct Succession {
     pub(crate) reported_ms: u64,
 }
 
+/// Another node has adopted the sessions of a node, which has not ended them yet as far as is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Abandonment {
+    /// Whether the node has said since that it does not register its sessions, because they may be at another one.
+    pub(crate) has_noticed: bool,
+    /// Since when the node could have said so.
+    pub(crate) since_ms: u64,
+}
+
 /// Who adopts the sessions of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Successor {

@@ -20,7 +20,7 @@ const BATCH_BYTES: usize = 192 << 10;
 
 /// Nodes whose received batches are remembered. More than can be known at once, since a node that was given up may return
 /// and send batches again.
-const MAX_REMEMBERED_NODES: usize = 2 * MAX_PEER_NODES;
+pub(super) const MAX_REMEMBERED_NODES: usize = 2 * MAX_PEER_NODES;
 
 impl NodeRouter {
     pub(super) fn send_unlogged_batches(&mut self, index: PeerNodeIx, slot: u8) {
@@ -76,19 +76,23 @@ impl NodeRouter {
         }
     }
 
-    /// Sends a message to the n-th of the members that other nodes have, or to one of this node if they have left.
+    /// Sends a message to the n-th of the members that other nodes have, or to one of this node if they have left. Members of
+    /// a node whose sessions another one has adopted get it if there are no others.
     pub(super) fn send_to_member(
         &mut self,
         message: NodeTraffic<'_>,
         member: &GroupMemberTarget<'_>,
         touched: &mut BatchRecipients,
     ) {
-        match choose_place(&self.remote, member) {
+        let place = choose_place(&self.remote, member, |slot| !self.is_abandoning(slot));
+        if place.is_none() && self.push_to_local_member(message, member, touched) {
+            return;
+        }
+        match place.or_else(|| choose_place(&self.remote, member, |_| true)) {
             Some((slot, nth)) => {
                 let target = GroupMemberTarget { nth, ..*member };
                 self.push_to_node(slot as u8, message, Some(target), touched);
             }
-            None if self.push_to_local_member(message, member, touched) => {}
             None => self.counts.dropped_no_member += 1,
         }
     }
@@ -308,7 +312,7 @@ impl NodeRouter {
         member: &GroupMemberTarget<'_>,
         touched: &mut BatchRecipients,
     ) -> bool {
-        let Some((shard, nth)) = choose_place(&self.local, member) else {
+        let Some((shard, nth)) = choose_place(&self.local, member, |_| true) else {
             return false;
         };
         let target = GroupMemberTarget { nth, ..*member };
@@ -322,22 +326,24 @@ impl NodeRouter {
     }
 }
 
-/// The place (a shard or a node) of the n-th member of a group, and which of its members it is. Only online members
-/// count as long as there is one.
+/// The place (a shard or a node) of the n-th member of a group, and which of its members it is. Only the places that
+/// `counts` accepts count, and only online members as long as there is one.
 fn choose_place<R: RemoteInterest>(
     tree: &SubscriptionTree<R>,
     member: &GroupMemberTarget<'_>,
+    counts: impl Fn(u16) -> bool,
 ) -> Option<(u16, u32)> {
     let filter = tree.find(member.filter)?;
     let group = tree.group(tree.find_group(filter, member.group)?);
-    let only_online = group.remote().iter().any(|place| place.online > 0);
+    let places = || group.remote().iter().filter(|place| counts(place.shard));
+    let only_online = places().any(|place| place.online > 0);
     let count = |place: &RemoteMembers| match only_online {
         true => place.online,
         false => place.total,
     };
-    let all: u32 = group.remote().iter().map(count).sum();
+    let all: u32 = places().map(count).sum();
     let mut nth = member.nth.checked_rem(all)?;
-    group.remote().iter().find_map(|place| {
+    places().find_map(|place| {
         if nth < count(place) {
             return Some((place.shard, nth));
         }

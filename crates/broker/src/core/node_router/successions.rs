@@ -8,12 +8,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::QoS;
 
+use super::batches::MAX_REMEMBERED_NODES;
 use super::{BatchRecipients, NodeRouter};
 use crate::core::cross_shard_batch::NodeTraffic;
 use crate::core::node_messages::{self, SuccessionState};
 use crate::core::peer_node::RemoteNode;
 use crate::core::peer_node_ix::PeerNodeIx;
-use crate::core::succession::{SessionHold, Succession, Successor};
+use crate::core::session_directory::SessionMessage;
+use crate::core::succession::{Abandonment, SessionHold, Succession, Successor};
 use crate::core::tables::TableIx as _;
 
 /// Time between two reports of a standby.
@@ -23,6 +25,10 @@ const REPORT_TIMEOUT_MS: u64 = 5000;
 
 /// Time for which a node that was not reachable is told that sessions were adopted.
 const ADOPTED_REPORT_MS: u64 = 60_000;
+
+/// Time in which a node that can be reached notices that another one may have adopted its sessions. One that has not said so by
+/// then has ended them before it could be reached.
+const NOTICE_TIMEOUT_MS: u64 = 10_000;
 
 impl NodeRouter {
     /// This node is, or is no longer, the standby of another one, and may adopt its sessions when it cannot be reached.
@@ -283,16 +289,89 @@ impl NodeRouter {
     /// Sends what a node has not confirmed to the node that has adopted its sessions. `is_new`: it has done so just now, so
     /// that this concerns the failed node also if it can be reached from here.
     fn redirect(&mut self, node: &str, successor: Successor, is_new: bool) {
+        self.await_abandonment(node, is_new);
         let (lost, connected) = self.slots_of(node);
         for &slot in &lost {
             self.give_up_to(slot, Some(successor));
         }
-        if lost.is_empty() && is_new {
-            // The failed node can be reached from here; what it confirms from now on is not stored by its standby.
+        if is_new {
+            // The failed node can be reached from here; what it confirms from now on is not stored by its standby. If it has
+            // returned to another slot, its sessions have got what is not for single members by the former one.
+            let successor = lost.is_empty().then_some(successor);
             for &slot in &connected {
                 self.redirect_unlogged(slot, successor);
             }
         }
+    }
+
+    /// Another node has adopted the sessions of a node. Messages for a member of a group go to other members until it has ended
+    /// them: what it gets for them is lost.
+    fn await_abandonment(&mut self, node: &str, is_new: bool) {
+        let peer = self.sessions.peer_with_name(node);
+        let is_registered = peer.is_some_and(|peer| self.sessions.has_registered(peer));
+        // It may have ended them long before this node could reach the one that has adopted them.
+        if !is_new && is_registered {
+            return;
+        }
+        let abandonment = Abandonment {
+            has_noticed: peer.is_some() && !is_registered,
+            since_ms: self.now_ms,
+        };
+        if self.abandoning.len() < MAX_REMEMBERED_NODES || self.abandoning.contains_key(node) {
+            self.abandoning.insert(node.into(), abandonment);
+        }
+    }
+
+    /// A node can be reached. It says whether it registers its sessions, and may not have noticed yet that they are adopted.
+    pub(super) fn await_notice(&mut self, node: &str) {
+        if let Some(abandonment) = self.abandoning.get_mut(node) {
+            abandonment.has_noticed = false;
+            abandonment.since_ms = self.now_ms;
+        }
+    }
+
+    /// A node that has noticed that its sessions may be at another one registers them when it has ended those that are.
+    pub(super) fn note_registration(&mut self, slot: u8, message: &SessionMessage) {
+        if self.abandoning.is_empty() {
+            return;
+        }
+        let Some(node) = &self.nodes[usize::from(slot)] else {
+            return;
+        };
+        match message {
+            SessionMessage::Restoring => {
+                if let Some(abandonment) = self.abandoning.get_mut(&node.name) {
+                    abandonment.has_noticed = true;
+                }
+            }
+            SessionMessage::Registered { .. } => {
+                let abandonment = self.abandoning.get(&node.name);
+                if abandonment.is_some_and(|abandonment| abandonment.has_noticed) {
+                    self.abandoning.remove(&node.name);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets time pass; returns whether a node is to notice that its sessions are adopted.
+    pub(super) fn tick_abandoning(&mut self) -> bool {
+        let (sessions, now_ms) = (&self.sessions, self.now_ms);
+        let is_to_notice = |node: &str, abandonment: &Abandonment| {
+            !abandonment.has_noticed && sessions.peer_with_name(node).is_some()
+        };
+        self.abandoning.retain(|node, abandonment| {
+            !is_to_notice(node, abandonment) || now_ms < abandonment.since_ms + NOTICE_TIMEOUT_MS
+        });
+        let mut abandoning = self.abandoning.iter();
+        abandoning.any(|(node, abandonment)| is_to_notice(node, abandonment))
+    }
+
+    /// Whether the members of groups at a node may be sessions that another node has adopted.
+    pub(super) fn is_abandoning(&self, slot: u16) -> bool {
+        let node = self.nodes[usize::from(slot)].as_ref();
+        !self.abandoning.is_empty()
+            && node.is_some_and(|node| self.abandoning.contains_key(&node.name))
     }
 
     /// A shard may have published a message before it knew of sessions that this node has adopted since, and the message has

@@ -352,3 +352,155 @@ fn a_node_that_returns_before_its_standby_declines_gets_each_message_once() {
         assert!(cluster.nodes[2].has(publisher, PacketType::PubAck));
     }
 }
+
+/// A member of a group at the first of three nodes, whose standby is the second one, and a publisher at the third one.
+struct AdoptedMember {
+    cluster: ClusterSim,
+    member: SimConnection,
+    publisher: SimConnection,
+    published: u16,
+}
+
+impl AdoptedMember {
+    fn new(seed: u64) -> Self {
+        let mut cluster = ClusterSim::new(3, 2, seed, true);
+        cluster.nodes[1].with_router(|router| router.set_standby_for(&name(0), true));
+        let mut member = cluster.connect(0, 0, "client", false);
+        cluster.nodes[0].subscribe(&mut member, "$share/g/a/+", QoS::AtLeastOnce);
+        let publisher = cluster.connect(2, 0, "publisher", true);
+        cluster.settle();
+        Self {
+            cluster,
+            member,
+            publisher,
+            published: 0,
+        }
+    }
+
+    fn publish(&mut self) {
+        self.published += 1;
+        let (node, number) = (&mut self.cluster.nodes[2], self.published);
+        node.publish(&mut self.publisher, "a/b", b"1", QoS::AtLeastOnce, number);
+        self.cluster.settle();
+    }
+
+    fn adopt(&mut self) {
+        self.cluster.nodes[1].adopt_session(0, &name(0), "client", "$share/g/a/+");
+        self.cluster.settle();
+        self.cluster.nodes[1].with_router(|router| router.end_succession(&name(0), true));
+        self.cluster.settle();
+    }
+
+    fn hold(&mut self, hold: SessionHold) {
+        self.cluster.nodes[0].with_router(|router| router.hold_sessions(hold));
+        self.cluster.settle();
+    }
+
+    /// How many messages wait for the session that the standby has adopted.
+    fn adopted_messages(&self) -> usize {
+        let mut sessions = self.cluster.nodes[1].shards.iter().filter_map(|shard| {
+            let &at = shard.by_client_id.get("client")?;
+            shard.delivery.sessions[at].outbound.as_ref()
+        });
+        sessions
+            .next()
+            .map_or(0, |outbound| outbound.size().messages)
+    }
+
+    /// The first node ends its sessions, and gets a new member of the group, which is online.
+    fn abandon(&mut self) {
+        self.cluster.nodes[0].terminate("client");
+        self.cluster.settle();
+        self.hold(SessionHold::Released);
+        self.cluster.join(0, 1);
+        // Claims wait for the nodes that have not registered their sessions.
+        for _ in 0..8 {
+            self.cluster.pass(1000);
+        }
+        self.member = self.cluster.connect(0, 0, "new", false);
+        let node = &mut self.cluster.nodes[0];
+        node.subscribe(&mut self.member, "$share/g/a/+", QoS::AtLeastOnce);
+        self.cluster.settle();
+    }
+
+    fn is_acknowledged(&mut self) -> bool {
+        self.cluster.nodes[2].has(self.publisher, PacketType::PubAck)
+    }
+
+    fn take(&mut self) -> usize {
+        payloads(&mut self.cluster.nodes[0], &mut self.member).len()
+    }
+}
+
+/// The node ends the sessions of its members, with all messages that they have got since.
+#[test]
+fn members_of_a_node_get_no_messages_between_the_adoption_and_the_end_of_their_sessions() {
+    for seed in 0..20 {
+        for is_lost in [false, true] {
+            let mut adopted = AdoptedMember::new(1010 + seed);
+            adopted.cluster.separate(0, 1);
+            if is_lost {
+                adopted.cluster.separate(0, 2);
+                adopted.cluster.settle();
+                adopted.adopt();
+                // It registers its sessions before it notices that they may be at another node.
+                adopted.cluster.join(0, 2);
+                adopted.cluster.settle();
+                adopted.publish();
+                adopted.hold(SessionHold::Withheld);
+            } else {
+                adopted.hold(SessionHold::Withheld);
+                adopted.adopt();
+                adopted.publish();
+            }
+            adopted.publish();
+            let context = format!("seed {seed}, {is_lost}");
+            assert_eq!(adopted.adopted_messages(), 2, "{context}");
+            assert_eq!(adopted.take(), 0, "{context}");
+            adopted.abandon();
+            adopted.publish();
+            assert_eq!(adopted.take(), 1, "{context}");
+        }
+    }
+}
+
+#[test]
+fn messages_that_a_member_has_not_confirmed_before_its_session_is_adopted_go_to_another_member() {
+    for seed in 0..20 {
+        for has_returned in [false, true] {
+            let mut adopted = AdoptedMember::new(1030 + seed);
+            adopted.cluster.separate(0, 1);
+            if has_returned {
+                adopted.cluster.separate(0, 2);
+                adopted.cluster.settle();
+                adopted.cluster.join(0, 2);
+            }
+            adopted.hold(SessionHold::Withheld);
+            // What it stores is not at the standby, so that it confirms nothing.
+            adopted.cluster.is_silent.push(0);
+            adopted.publish();
+            assert!(!adopted.is_acknowledged(), "seed {seed}, {has_returned}");
+            adopted.adopt();
+            assert_eq!(adopted.adopted_messages(), 1, "seed {seed}, {has_returned}");
+            assert!(adopted.is_acknowledged(), "seed {seed}, {has_returned}");
+        }
+    }
+}
+
+/// It says nothing of its sessions but that they are registered.
+#[test]
+fn members_of_a_node_that_has_ended_its_adopted_sessions_unseen_get_messages_after_some_time() {
+    let mut adopted = AdoptedMember::new(1050);
+    adopted.cluster.separate(0, 1);
+    adopted.cluster.separate(0, 2);
+    adopted.cluster.settle();
+    adopted.adopt();
+    adopted.abandon();
+    adopted.cluster.join(0, 2);
+    adopted.cluster.settle();
+    for _ in 0..11 {
+        adopted.cluster.pass(1000);
+    }
+    adopted.publish();
+    assert_eq!(adopted.take(), 1);
+}
