@@ -18,6 +18,14 @@ pub(super) struct LogRequirement {
 }
 
 impl LogRequirement {
+    /// Waits for `other` besides the node in a slot, if it waits for that node.
+    pub(super) fn add_to_node(&mut self, slot: u8, other: &LogRequirement) {
+        if self.batches.iter().any(|&(of, _)| of == slot) {
+            self.batches.extend_from_slice(&other.batches);
+            self.turns.extend_from_slice(&other.turns);
+        }
+    }
+
     /// Waits for `other` instead of the node in a slot, if it waits for that node.
     pub(super) fn replace_node(&mut self, slot: u8, other: &LogRequirement) {
         let before = self.batches.len();

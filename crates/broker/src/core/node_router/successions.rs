@@ -301,6 +301,48 @@ impl NodeRouter {
             for &slot in &connected {
                 self.redirect_unlogged(slot, successor);
             }
+        } else if self.abandoning.contains_key(node) {
+            for &slot in &connected {
+                self.copy_unlogged(slot, successor);
+            }
+        }
+    }
+
+    /// Sends what a node that can be reached has not confirmed also to the one that has adopted its sessions before that could be
+    /// reached. The node may be holding its sessions for another reason, and is waited for as well.
+    fn copy_unlogged(&mut self, slot: u8, successor: Successor) {
+        self.send_batch(slot);
+        let Some(node) = &self.nodes[usize::from(slot)] else {
+            return;
+        };
+        let name = node.name.clone();
+        let unlogged = node.sent.unlogged();
+        let batches: Vec<_> = unlogged
+            .filter_map(|message| node_messages::decode_own_batch(message))
+            .collect();
+        let mut touched = BatchRecipients::default();
+        for crossing in batches.iter().flat_map(|batch| batch.iter()) {
+            let message = crossing.traffic();
+            match &crossing.member {
+                Some(member) => self.send_to_member(message, member, &mut touched),
+                None if crossing.is_retained_copy => {}
+                None => self.send_to_adopted(successor, &name, message, &mut touched),
+            }
+        }
+        let requirement = self.require(touched);
+        for waiting in self.waiting_turns.iter_mut().flatten() {
+            waiting.requirement.add_to_node(slot, &requirement);
+        }
+        for received in self.received.values_mut() {
+            for waiting in received.requirements() {
+                waiting.add_to_node(slot, &requirement);
+            }
+        }
+        for of_shard in &mut self.touched {
+            if of_shard.nodes & 1 << slot != 0 {
+                of_shard.nodes |= touched.nodes;
+                of_shard.shards |= touched.shards;
+            }
         }
     }
 

@@ -504,3 +504,25 @@ fn members_of_a_node_that_has_ended_its_adopted_sessions_unseen_get_messages_aft
     adopted.publish();
     assert_eq!(adopted.take(), 1);
 }
+
+/// The publisher's node learns of the adoption when it reaches the standby again, while the failed node has not ended its sessions.
+#[test]
+fn messages_for_a_node_whose_standby_could_not_be_reached_go_to_the_adopted_sessions() {
+    for seed in 0..20 {
+        let mut adopted = AdoptedMember::new(1060 + seed);
+        adopted.cluster.separate(0, 1);
+        adopted.cluster.separate(1, 2);
+        adopted.hold(SessionHold::Held);
+        // What it stores is not at the standby, so that it confirms nothing.
+        adopted.cluster.is_silent.push(0);
+        adopted.publish();
+        adopted.adopt();
+        adopted.cluster.join(1, 2);
+        adopted.cluster.settle();
+        assert_eq!(adopted.adopted_messages(), 1, "seed {seed}");
+        assert!(!adopted.is_acknowledged(), "seed {seed}");
+        adopted.cluster.is_silent.clear();
+        adopted.cluster.settle();
+        assert!(adopted.is_acknowledged(), "seed {seed}");
+    }
+}
