@@ -13,6 +13,7 @@ mod device_limit;
 mod device_protocol;
 mod embedded;
 mod firmware_setup;
+mod fleet_compiler;
 mod gateway_protocol;
 mod image_digest;
 mod in_process_node;
