@@ -7,9 +7,9 @@ use store::{StateKind, Store};
 
 use super::journal::ShardLink;
 use super::node::NodeState;
-use super::persistence::{ReceivedRecord, RecoveredDelayedMessage, RecoveredSession};
 use super::received_numbers::CopiedNumbers;
 use super::records;
+use super::session_recovery::{ReceivedRecord, RecoveredDelayedMessage, RecoveredSession};
 
 /// The state recovered for one shard.
 #[derive(Default)]
