@@ -39,6 +39,8 @@ struct Origin {
     is_standby: bool,
     /// Whether the node has sent something for its copy since it is reachable.
     is_continued: bool,
+    /// Whether the node was reachable since this one has started. Otherwise both may just have been started again.
+    was_reachable: bool,
     /// When the sessions are to be adopted, unless the node returns.
     adopt_at: Option<Instant>,
     /// The sessions are not adopted; clients wait until this time for the node to return with them.
@@ -163,6 +165,7 @@ impl CopyReceiver {
                 }
             }
             origin.peer = Some(peer);
+            origin.was_reachable = true;
             if origin.adopt_at.is_some() {
                 origin.adopt_at = Some(Instant::now());
             }
@@ -245,6 +248,7 @@ impl CopyReceiver {
             )));
         }
         origin.peer = Some(peer);
+        origin.was_reachable = true;
         origin.is_continued = true;
         match message.body {
             CopyBody::Begin { .. } if !self.parts.can_keep_copies => {
@@ -381,7 +385,8 @@ impl CopyReceiver {
             origin.adopt_at = (!is_continued).then(|| Instant::now() + RETURN_CHECK);
             return self.parts.owner.end_succession(node, false);
         }
-        if self.started.elapsed() < self.parts.start_delay {
+        let was_reachable = (self.origins.get(node)).is_some_and(|origin| origin.was_reachable);
+        if !was_reachable && self.started.elapsed() < self.parts.start_delay {
             // Both have been started again, perhaps.
             return self.try_again(node);
         }
