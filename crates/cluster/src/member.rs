@@ -1,6 +1,7 @@
 //! The members of a cluster.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -120,6 +121,24 @@ pub struct Member {
 }
 
 impl Member {
+    /// A node without connections that starts now. `protocols` are the versions of the messages between nodes that it speaks.
+    pub fn new(node: NodeName, run_id: u64, version: &str, protocols: RangeInclusive<u32>) -> Self {
+        Self {
+            node,
+            run_id,
+            version: version.to_owned(),
+            protocol: *protocols.end(),
+            oldest_protocol: *protocols.start(),
+            started_ms: wall_clock::now_ms(),
+            api_url: None,
+            server_reference: None,
+            connections: 0,
+            sessions: 0,
+            is_draining: false,
+            rebalance_target: None,
+        }
+    }
+
     /// The latest version of the messages between nodes that both speak. `None`: they exchange no messages.
     pub fn common_protocol(&self, other: &Member) -> Option<u32> {
         let latest = self.protocol.min(other.protocol);
@@ -141,20 +160,8 @@ mod tests {
     use super::*;
 
     fn member(oldest_protocol: u32, protocol: u32) -> Member {
-        Member {
-            node: NodeName::new("node-1").unwrap(),
-            run_id: 1,
-            version: "1".to_owned(),
-            protocol,
-            oldest_protocol,
-            started_ms: 0,
-            api_url: None,
-            server_reference: None,
-            connections: 0,
-            sessions: 0,
-            is_draining: false,
-            rebalance_target: None,
-        }
+        let node = NodeName::new("node-1").unwrap();
+        Member::new(node, 1, "1", oldest_protocol..=protocol)
     }
 
     #[test]

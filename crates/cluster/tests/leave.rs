@@ -123,20 +123,7 @@ impl PeerNodeObserver for Observer {
 
 fn start(fabric: &Arc<Fabric>, name: &str) -> (Arc<ClusterNode>, Arc<Observer>) {
     let node = NodeName::new(name).expect("valid");
-    let member = Member {
-        node: node.clone(),
-        run_id: 1,
-        version: "1".to_owned(),
-        protocol: 1,
-        oldest_protocol: 1,
-        started_ms: 1,
-        api_url: None,
-        server_reference: None,
-        connections: 0,
-        sessions: 0,
-        is_draining: false,
-        rebalance_target: None,
-    };
+    let member = Member::new(node.clone(), 1, "1", 1..=1);
     let config = MembershipConfig {
         lease_ms: 5000,
         channel: ChannelLimits::default(),

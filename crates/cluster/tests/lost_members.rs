@@ -5,20 +5,7 @@
 use cluster::{ChannelLimits, ClusterMembership, Member, MemberChange, MembershipConfig, NodeName};
 
 fn member(name: &str, run_id: u64) -> Member {
-    Member {
-        node: NodeName::new(name).unwrap(),
-        run_id,
-        version: "1".to_owned(),
-        protocol: 1,
-        oldest_protocol: 1,
-        started_ms: 1,
-        api_url: None,
-        server_reference: None,
-        connections: 0,
-        sessions: 0,
-        is_draining: false,
-        rebalance_target: None,
-    }
+    Member::new(NodeName::new(name).unwrap(), run_id, "1", 1..=1)
 }
 
 fn membership() -> ClusterMembership {

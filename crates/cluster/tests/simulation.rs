@@ -84,18 +84,8 @@ impl Simulation {
     fn start(&mut self, node: NodeName) {
         let mut random = Random(self.random.next() | 1);
         let member = Member {
-            node: node.clone(),
-            run_id: self.random.next(),
-            version: "1".to_owned(),
-            protocol: 1,
-            oldest_protocol: 1,
             started_ms: self.now_ms,
-            api_url: None,
-            server_reference: None,
-            connections: 0,
-            sessions: 0,
-            is_draining: false,
-            rebalance_target: None,
+            ..Member::new(node.clone(), self.random.next(), "1", 1..=1)
         };
         let config = MembershipConfig {
             lease_ms: 5000,

@@ -140,20 +140,7 @@ pub(crate) async fn channel(options: &Options) {
     let nodes = NatsCluster::start(options).await;
     let mut running = Vec::new();
     for (fabric, name) in nodes.fabrics.iter().zip(["a", "b"]) {
-        let local = Member {
-            node: node(name),
-            run_id: 1,
-            version: "figures".to_owned(),
-            protocol: 1,
-            oldest_protocol: 1,
-            started_ms: 1,
-            api_url: None,
-            server_reference: None,
-            connections: 0,
-            sessions: 0,
-            is_draining: false,
-            rebalance_target: None,
-        };
+        let local = Member::new(node(name), 1, "figures", 1..=1);
         let config = MembershipConfig {
             lease_ms: 5000,
             channel: ChannelLimits::default(),

@@ -46,18 +46,8 @@ pub(crate) async fn connect(settings: NatsSettings, name: &str) -> NatsFabric {
 
 pub(crate) fn member(name: &str, connections: u64) -> Member {
     Member {
-        node: node(name),
-        run_id: 1,
-        version: "1.0.0".to_owned(),
-        protocol: 1,
-        oldest_protocol: 1,
-        started_ms: 1,
-        api_url: None,
-        server_reference: None,
         connections,
-        sessions: 0,
-        is_draining: false,
-        rebalance_target: None,
+        ..Member::new(node(name), 1, "1.0.0", 1..=1)
     }
 }
 
