@@ -4,6 +4,7 @@ import type { Browser, BrowserContext, Page } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import type { Schemas } from '../src/api/client';
 import { launch, loggedIn, open } from './support/browser';
+import { accessibilityProblems, expectNone, saveScreenshot } from './support/checks';
 import { TestNode } from './support/node';
 
 type Rebalance = Schemas['ClusterRebalance'];
@@ -50,7 +51,15 @@ function status(): Schemas['ClusterStatus'] {
       last_error: null,
       round_trip_ms: 0.4,
       reconnects: 0,
-      managed: null,
+      managed: {
+        is_running: true,
+        pid: 7,
+        version: '2.12.15',
+        restarts: 0,
+        last_error: null,
+        resident_bytes: 30 << 20,
+        cpu_seconds: 12,
+      },
     },
     members: rebalance.nodes.map((one) => member(one.node, one.connections)),
     messages: { sent: 0, received: 0, dropped_behind: 0, dropped_no_member: 0, invalid: 0, lost_frames: 0 },
@@ -68,6 +77,27 @@ function status(): Schemas['ClusterStatus'] {
     },
   };
 }
+
+function server(name: string, others: Partial<Schemas['ClusterNatsServer']>): Schemas['ClusterNatsServer'] {
+  return {
+    name,
+    has_node: true,
+    is_leader: false,
+    is_connected: true,
+    is_current: true,
+    missing_changes: 0,
+    silent_ms: 0,
+    ...others,
+  };
+}
+
+const servers: Schemas['ClusterServers'] = {
+  data: [
+    server('node-1', { is_leader: true }),
+    server('node-2', { is_current: false, missing_changes: 3 }),
+    server('witness-1', { has_node: false, is_connected: false, silent_ms: 42_000 }),
+  ],
+};
 
 function rebalanceNode(name: string, connections: number, after: number): RebalanceNode {
   return { node: name, connections, bound: 12, target: null, after, exclusion: null, error: null, run: null };
@@ -168,6 +198,29 @@ test('cluster: the plan of a rebalancing is shown, started, followed and cancell
     await first.getByText('cancelled').waitFor();
     expect(changes).toEqual(['POST', 'DELETE']);
   }));
+
+test('cluster: the NATS servers are listed, and why they are not known', async () => {
+  await profile.route('**/api/v1/cluster/servers', (route) => route.fulfill({ json: servers }));
+  const page = await open(profile, '/cluster');
+  const panel = page.locator('.panel').filter({ has: page.getByRole('heading', { name: 'NATS servers' }) });
+  await panel.getByText('leader').waitFor();
+  await panel.getByText('3 changes behind').waitFor();
+  await panel.getByText('silent for 42 s').waitFor();
+  expect(await panel.getByText('without a node').count()).toBe(1);
+  expectNone(await accessibilityProblems(page));
+  await saveScreenshot(page, '/cluster', 'servers');
+  await profile.unroute('**/api/v1/cluster/servers');
+  const detail = 'The NATS servers cannot be listed: JetStream has no leader now.';
+  await profile.route('**/api/v1/cluster/servers', (route) =>
+    route.fulfill({
+      status: 503,
+      contentType: 'application/problem+json',
+      json: { title: 'Unavailable', status: 503, detail },
+    }),
+  );
+  await panel.getByText(detail).waitFor();
+  await page.close();
+});
 
 test('cluster: nothing is started if nothing is to be done', async () => {
   withRun('reached', 400, 700);

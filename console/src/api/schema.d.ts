@@ -657,6 +657,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cluster/servers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["listClusterServers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/commands": {
         parameters: {
             query?: never;
@@ -4007,6 +4023,15 @@ export interface components {
             since_ms: number;
             state: components["schemas"]["NatsConnectionState"];
         };
+        ClusterNatsServer: {
+            has_node: boolean;
+            is_connected: boolean;
+            is_current: boolean;
+            is_leader: boolean;
+            missing_changes: number;
+            name: string;
+            silent_ms: number;
+        };
         ClusterObjects: {
             conflicts: string[];
             count: number;
@@ -4028,6 +4053,9 @@ export interface components {
             resident_bytes: number | null;
             restarts: number;
             version: string;
+        };
+        ClusterServers: {
+            data: components["schemas"]["ClusterNatsServer"][];
         };
         ClusterSessionCopy: {
             adoption: components["schemas"]["ClusterAdoption"] | null;
@@ -8781,6 +8809,25 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    listClusterServers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterServers"];
+                };
             };
         };
     };

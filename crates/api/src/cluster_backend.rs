@@ -24,12 +24,19 @@ pub trait NodeCallHandler: Send + Sync + 'static {
     fn answer(&self, request: Bytes) -> NodeCallFuture;
 }
 
+/// The NATS servers, or why they are not known.
+pub type ClusterServersFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<ClusterServers, ClusterServersError>> + Send + 'a>>;
+
 /// The cluster of the node.
 pub trait ClusterBackend: Send + Sync {
     /// Name of this node.
     fn node(&self) -> &str;
 
     fn status(&self) -> ClusterStatus;
+
+    /// Asks the leader of the NATS servers for all of them. Waits for a few seconds at most.
+    fn servers(&self) -> ClusterServersFuture<'_>;
 
     /// Names of the other members, sorted, whether they can be reached or not.
     fn other_nodes(&self) -> Vec<String>;
@@ -68,6 +75,42 @@ pub enum ClusterChangeError {
     Reachable,
     /// The NATS servers did not do it; contains the reason.
     Unavailable(String),
+}
+
+/// Why the NATS servers are not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClusterServersError {
+    /// The nodes run no servers themselves.
+    External,
+    /// No server has a majority, for example; contains the reason.
+    Unavailable(String),
+}
+
+/// The managed NATS servers of the cluster. Configuration can be changed, and sessions of a node that fails can be adopted, while more
+/// than half of them run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterServers {
+    /// Sorted by name.
+    pub data: Vec<ClusterNatsServer>,
+}
+
+/// A NATS server that counts for the majority, as the leader of the servers sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterNatsServer {
+    /// The name of its node or witness.
+    pub name: String,
+    /// Whether a node with this name is known. Otherwise it is a witness, or the server of a node that was lost.
+    pub has_node: bool,
+    /// Whether it decides about changes.
+    pub is_leader: bool,
+    /// Whether the leader has heard of it within 5 s.
+    pub is_connected: bool,
+    /// Whether it has all changes.
+    pub is_current: bool,
+    /// Changes that it does not have yet.
+    pub missing_changes: u64,
+    /// Time since the leader has heard of it, in milliseconds; 0 for the leader.
+    pub silent_ms: u64,
 }
 
 /// The cluster as one of its nodes sees it.

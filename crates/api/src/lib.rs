@@ -80,9 +80,10 @@ pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};
 pub use cluster_backend::{
     ClusterAdoption, ClusterBackend, ClusterChangeError, ClusterDrain, ClusterMember,
-    ClusterMessages, ClusterNats, ClusterObjects, ClusterServer, ClusterSessionCopy,
-    ClusterStandby, ClusterStatus, EvictFuture, NatsConnectionState, NodeAnswerFuture,
-    NodeCallFuture, NodeCallHandler, StandbyState,
+    ClusterMessages, ClusterNats, ClusterNatsServer, ClusterObjects, ClusterServer, ClusterServers,
+    ClusterServersError, ClusterServersFuture, ClusterSessionCopy, ClusterStandby, ClusterStatus,
+    EvictFuture, NatsConnectionState, NodeAnswerFuture, NodeCallFuture, NodeCallHandler,
+    StandbyState,
 };
 pub use cluster_rebalance::{
     ClusterRebalance, RebalanceChangeFuture, RebalanceError, RebalanceExclusion, RebalanceFuture,

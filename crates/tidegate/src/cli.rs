@@ -140,10 +140,7 @@ pub(crate) struct ServeArgs {
 impl ServeArgs {
     /// These arguments combined with the environment of this process.
     fn into_sources(self) -> ConfigSources {
-        let format = self.log_format.map(|format| match format {
-            LogFormat::Text => "text".to_owned(),
-            LogFormat::Json => "json".to_owned(),
-        });
+        let format = self.log_format.map(|format| format.name().to_owned());
         let flags = [
             ("--data-dir", "node.data_dir", self.data_dir),
             ("--mqtt", "listener.mqtt.bind", self.mqtt),

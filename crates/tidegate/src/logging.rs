@@ -15,6 +15,16 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+impl LogFormat {
+    /// Its name in settings.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        }
+    }
+}
+
 /// The log filter of the running process, in the syntax of `log.level`.
 pub(crate) struct LogLevels {
     current: Mutex<String>,

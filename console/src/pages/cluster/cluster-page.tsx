@@ -21,9 +21,11 @@ type Status = Schemas['ClusterStatus'];
 type Member = Schemas['ClusterMember'];
 type Standby = Schemas['ClusterStandby'];
 type SessionCopy = Schemas['ClusterSessionCopy'];
+type NatsServer = Schemas['ClusterNatsServer'];
 
 const path = '/api/v1/cluster';
 const membersPath = `${path}/members`;
+const serversPath = `${path}/servers`;
 const refreshMs = 2_000;
 
 /** The nodes that act as one broker, as the node that answers sees them. */
@@ -55,6 +57,7 @@ export default function ClusterPage() {
           <Members cluster={cluster} />
           <div className="grid">
             <Nats cluster={cluster} />
+            {cluster.nats.managed && <Servers />}
             <Messages cluster={cluster} />
             <DurableSessions standby={cluster.standby} />
           </div>
@@ -352,6 +355,71 @@ function managedRows(server: Schemas['ClusterServer']): [ReactNode, ReactNode][]
     [<Trans>Memory</Trans>, server.resident_bytes == null ? '–' : formatBytes(server.resident_bytes)],
     [<Trans>Restarts</Trans>, formatNumber(server.restarts)],
   ];
+}
+
+/** The NATS servers that count for the majority, witnesses among them. */
+function Servers() {
+  const servers = useRead([serversPath], (signal) => send<Schemas['ClusterServers']>('GET', serversPath, { signal }), {
+    every: refreshMs,
+  });
+  return (
+    <Panel title={<Trans>NATS servers</Trans>}>
+      {servers.error ? (
+        <Problem>{servers.error.message}</Problem>
+      ) : (
+        <Facts rows={(servers.data?.data ?? []).map((server) => [server.name, <ServerState server={server} />])} />
+      )}
+      <Text size="sm" c="dimmed" mt="xs">
+        <Trans>
+          More than half of them must be connected so that the configuration can be changed, and the sessions of a node
+          that fails are continued.
+        </Trans>
+      </Text>
+    </Panel>
+  );
+}
+
+function ServerState({ server }: { server: NatsServer }) {
+  return (
+    <>
+      <ServerBadge server={server} />
+      {!server.has_node && (
+        <Text size="sm" c="dimmed" span ml="xs">
+          <Trans>without a node</Trans>
+        </Text>
+      )}
+    </>
+  );
+}
+
+function ServerBadge({ server }: { server: NatsServer }) {
+  if (!server.is_connected) {
+    const silence = formatDuration(server.silent_ms / 1000);
+    return (
+      <StateBadge health="critical">
+        <Trans>silent for {silence}</Trans>
+      </StateBadge>
+    );
+  }
+  if (server.is_leader) {
+    return (
+      <StateBadge health="good">
+        <Trans>leader</Trans>
+      </StateBadge>
+    );
+  }
+  if (!server.is_current) {
+    return (
+      <StateBadge health="warning">
+        <Plural value={server.missing_changes} one="# change behind" other="# changes behind" />
+      </StateBadge>
+    );
+  }
+  return (
+    <StateBadge health="good">
+      <Trans>connected</Trans>
+    </StateBadge>
+  );
 }
 
 function Problem({ children }: { children: ReactNode }) {

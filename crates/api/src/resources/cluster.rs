@@ -3,7 +3,9 @@
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, ApiCall};
-use crate::cluster_backend::{ClusterBackend, ClusterChangeError, ClusterStatus};
+use crate::cluster_backend::{
+    ClusterBackend, ClusterChangeError, ClusterServers, ClusterServersError, ClusterStatus,
+};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
 use crate::problem_details::{ApiResult, ProblemDetails};
 
@@ -18,6 +20,17 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("Members, links and counters as this node sees them.")
             .response::<ClusterStatus>(200, "The cluster.")
             .problem_response(404, "The node is not a member of a cluster."),
+        get("/api/v1/cluster/servers", "listClusterServers", servers)
+            .role(Role::Viewer, EndpointScope::Node)
+            .tag("cluster")
+            .summary("List the NATS servers of the cluster")
+            .description(
+                "The managed servers that count for the majority, those of witnesses among them, as the leader of the servers sees them. While fewer \
+                 than a majority run, there is no leader.",
+            )
+            .response::<ClusterServers>(200, "The servers.")
+            .problem_response(404, "The node is not a member of a cluster, or the servers are not managed by the nodes.")
+            .problem_response(503, "The servers have no leader, or do not answer."),
         delete("/api/v1/cluster/members/{node}", "evictMember", evict)
             .role(Role::Admin, EndpointScope::Node)
             .tag("cluster")
@@ -64,6 +77,18 @@ pub(super) fn backend(call: &ApiCall) -> Result<&dyn ClusterBackend, ProblemDeta
 async fn status(call: ApiCall) -> ApiResult {
     let status = backend(&call)?.status();
     call::json_response(status)
+}
+
+async fn servers(call: ApiCall) -> ApiResult {
+    let servers = backend(&call)?.servers().await.map_err(|error| match error {
+        ClusterServersError::External => ProblemDetails::not_found(
+            "The nodes run no NATS servers themselves (cluster.urls is set); ask the servers for their state.",
+        ),
+        ClusterServersError::Unavailable(reason) => {
+            ProblemDetails::unavailable(format!("The NATS servers cannot be listed: {reason}."))
+        }
+    })?;
+    call::json_response(servers)
 }
 
 async fn evict(call: ApiCall) -> ApiResult {

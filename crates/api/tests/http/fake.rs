@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use api::{
     AnonymousRole, ApiParts, BackendObjectKind, ClusterBackend, ClusterChangeError,
-    ClusterRebalance, ClusterStatus, ConsoleFile, ConsoleSite, EvictFuture, HttpConfig,
-    NodeAnswerFuture, NodeBackend, NodeCallHandler, NodeFuture, NotReadyReason, ObjectBackend,
-    ObjectValidationError, ProgramBackend, RebalanceChangeFuture, RebalanceError, RebalanceFuture,
-    SettingChangeError, SettingInfo, TelemetryBackend,
+    ClusterRebalance, ClusterServersError, ClusterServersFuture, ClusterStatus, ConsoleFile,
+    ConsoleSite, EvictFuture, HttpConfig, NodeAnswerFuture, NodeBackend, NodeCallHandler,
+    NodeFuture, NotReadyReason, ObjectBackend, ObjectValidationError, ProgramBackend,
+    RebalanceChangeFuture, RebalanceError, RebalanceFuture, SettingChangeError, SettingInfo,
+    TelemetryBackend,
 };
 use broker::config::BindAddress;
 use broker::control::{
@@ -495,6 +496,10 @@ impl ClusterBackend for FakeCluster {
 
     fn status(&self) -> ClusterStatus {
         unreachable!("no test asks for the status")
+    }
+
+    fn servers(&self) -> ClusterServersFuture<'_> {
+        Box::pin(async { Err(ClusterServersError::External) })
     }
 
     fn other_nodes(&self) -> Vec<String> {

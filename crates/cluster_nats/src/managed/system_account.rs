@@ -30,6 +30,16 @@ pub struct NatsServer {
     pub lag: u64,
 }
 
+/// The leader hears of each server every second. NATS itself reports a server as offline much later.
+const DISCONNECTED_AFTER: Duration = Duration::from_secs(5);
+
+impl NatsServer {
+    /// Whether the leader has heard of it recently.
+    pub fn is_connected(&self) -> bool {
+        !self.is_offline && self.silent < DISCONNECTED_AFTER
+    }
+}
+
 #[derive(Deserialize)]
 struct JetStreamAnswer {
     data: JetStreamData,

@@ -13,8 +13,6 @@ use crate::logging::{self, LogFormat};
 use crate::managed_server::{server_directory, start_server};
 use crate::serve::{SignalListener, SignalRequest, data_dir::DataDir};
 
-/// A server that the leader has not heard of for so long is missing. It sends something every second.
-const MISSING_AFTER: Duration = Duration::from_secs(5);
 /// How often the servers of the cluster are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Questions without an answer before that is logged: a leader may just be elected.
@@ -95,10 +93,7 @@ impl WitnessArgs {
     }
 
     fn into_sources(self) -> ConfigSources {
-        let format = self.log_format.map(|format| match format {
-            LogFormat::Text => "text".to_owned(),
-            LogFormat::Json => "json".to_owned(),
-        });
+        let format = self.log_format.map(|format| format.name().to_owned());
         let flags = [
             ("--data-dir", "node.data_dir", self.data_dir),
             ("--name", "cluster.node", self.name),
@@ -203,8 +198,9 @@ impl ServerView {
         let Some(leader) = leader.map(|server| server.node.clone()) else {
             return Self::NoLeader;
         };
-        let is_missing = |server: &NatsServer| server.is_offline || server.silent >= MISSING_AFTER;
-        let (missing, running) = servers.into_iter().partition::<Vec<_>, _>(is_missing);
+        let (running, missing) = servers
+            .into_iter()
+            .partition::<Vec<_>, _>(NatsServer::is_connected);
         let names = |servers: Vec<NatsServer>| servers.into_iter().map(|s| s.node).collect();
         Self::Led {
             leader,

@@ -5,6 +5,7 @@ use outbound::url_encoding::url_encode;
 use serde_json::Value;
 
 use super::cluster_rebalance::RebalanceArgs;
+use super::error::CtlError;
 use super::http::ApiClient;
 use super::output::{CtlOutput, OutputFormat, format_date, print_text};
 
@@ -37,7 +38,8 @@ impl ClusterCommand {
                 if output.format == OutputFormat::Json {
                     return print_text(&format!("{status:#}\n"));
                 }
-                print_text(&format!("{}\n", summary(&status)))?;
+                let servers = servers_line(client.get("/api/v1/cluster/servers").await);
+                print_text(&format!("{}{}\n", summary(&status), servers))?;
                 let columns = [
                     ("NODE", "node"),
                     ("STATE", "state"),
@@ -161,6 +163,48 @@ fn summary(status: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
+/// The servers that count for the majority; nothing if the nodes run none.
+fn servers_line(servers: Result<Value, CtlError>) -> String {
+    let servers = match servers {
+        Ok(servers) => servers,
+        Err(CtlError::Rejected { status: 404, .. }) => return String::new(),
+        Err(CtlError::Rejected { detail, .. }) => {
+            return format!("servers   {}\n", clean(&detail));
+        }
+        Err(error) => return format!("servers   {}\n", clean(&error.to_string())),
+    };
+    let servers: Vec<&Value> = servers["data"].as_array().into_iter().flatten().collect();
+    let is_connected = |server: &&&Value| server["is_connected"] == true;
+    let connected = servers.iter().filter(is_connected).count();
+    let texts: Vec<String> = servers.iter().map(|server| server_text(server)).collect();
+    format!(
+        "servers   {connected} of {} connected: {}\n",
+        servers.len(),
+        texts.join(", ")
+    )
+}
+
+fn server_text(server: &Value) -> String {
+    let mut text = clean(server["name"].as_str().unwrap_or("?"));
+    let mut notes = Vec::new();
+    if server["is_leader"] == true {
+        notes.push("leader".to_owned());
+    }
+    if server["has_node"] == false {
+        notes.push("without a node".to_owned());
+    }
+    if server["is_connected"] == false {
+        let seconds = server["silent_ms"].as_u64().unwrap_or_default() / 1000;
+        notes.push(format!("silent for {seconds} s"));
+    } else if server["is_current"] == false {
+        notes.push(format!("{} changes behind", server["missing_changes"]));
+    }
+    if !notes.is_empty() {
+        text.push_str(&format!(" ({})", notes.join(", ")));
+    }
+    text
+}
+
 /// The copy of the sessions of the node, and those of other nodes that it adopts.
 fn standby_lines(standby: &Value) -> Vec<String> {
     let node = clean(standby["node"].as_str().unwrap_or("?"));
@@ -279,6 +323,32 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn the_servers_are_one_line() {
+        let server = |name: &str, is_leader: bool, has_node: bool, silent_ms: u64| {
+            json!({
+                "name": name, "has_node": has_node, "is_leader": is_leader, "is_connected": silent_ms < 5000,
+                "is_current": silent_ms == 0, "missing_changes": 7, "silent_ms": silent_ms
+            })
+        };
+        let servers = json!({"data": [
+            server("node-1", true, true, 0),
+            server("node-2", false, true, 900),
+            server("node-3", false, true, 0),
+            server("witness\u{1b}", false, false, 12_345),
+        ]});
+        assert_eq!(
+            servers_line(Ok(servers)),
+            "servers   3 of 4 connected: node-1 (leader), node-2 (7 changes behind), node-3, witness\u{fffd} (without a node, silent for 12 s)\n"
+        );
+        let rejected = |status: u16| CtlError::Rejected {
+            status,
+            detail: "no leader".to_owned(),
+        };
+        assert_eq!(servers_line(Err(rejected(404))), "");
+        assert_eq!(servers_line(Err(rejected(503))), "servers   no leader\n");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use cluster::{
     Member, MembershipConfig, NodeLinks as _, NodeName, NodeRequests, PeerNodeId,
     RecordReplication, ReplicatedObjects, RequestLimits, SendMessage,
 };
-use cluster_nats::{ManagedNats, NatsFabric, NatsSettings, NatsState};
+use cluster_nats::{ManagedNats, NatsFabric, NatsServerMonitor, NatsSettings, NatsState};
 use devices::command::Commands;
 use devices::platform::Reporter;
 use devices::pull::{PullScheduler, ReadingIntake};
@@ -78,6 +78,8 @@ struct NodeClusterState {
     store: Store,
     fabric: NatsFabric,
     managed: Option<ManagedNats>,
+    /// Asks for the servers; connected when somebody wants to see them.
+    server_monitor: tokio::sync::OnceCell<NatsServerMonitor>,
     /// `None` after the stop.
     runtime: std::sync::Mutex<Option<Runtime>>,
 }
@@ -126,18 +128,14 @@ impl NodeCluster {
             }
         };
         let local = Member {
-            node: settings.node.clone(),
-            run_id: random_number(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            protocol: NODE_PROTOCOL,
-            oldest_protocol: OLDEST_NODE_PROTOCOL,
-            started_ms: wall_clock::now_ms(),
             api_url: settings.api_url.clone(),
             server_reference: config.broker.server_reference.clone(),
-            connections: 0,
-            sessions: 0,
-            is_draining: false,
-            rebalance_target: None,
+            ..Member::new(
+                settings.node.clone(),
+                random_number(),
+                env!("CARGO_PKG_VERSION"),
+                OLDEST_NODE_PROTOCOL..=NODE_PROTOCOL,
+            )
         };
         let rebalance = NodeRebalance::new(settings.drain_rate, runtime.handle().clone());
         let rebalance = Arc::new(rebalance);
@@ -202,6 +200,7 @@ impl NodeCluster {
                 store: store.clone(),
                 fabric,
                 managed,
+                server_monitor: tokio::sync::OnceCell::new(),
                 runtime: std::sync::Mutex::new(Some(runtime)),
             }),
         }))

@@ -1,11 +1,13 @@
 //! What the API shows of the cluster, and what it does there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{
     ClusterBackend, ClusterChangeError, ClusterMember, ClusterMessages, ClusterNats,
-    ClusterObjects, ClusterRebalance, ClusterServer, ClusterStatus, EvictFuture,
-    NatsConnectionState, NodeAnswerFuture, NodeCallHandler, RebalanceChangeFuture, RebalanceFuture,
+    ClusterNatsServer, ClusterObjects, ClusterRebalance, ClusterServer, ClusterServers,
+    ClusterServersError, ClusterServersFuture, ClusterStatus, EvictFuture, NatsConnectionState,
+    NodeAnswerFuture, NodeCallHandler, RebalanceChangeFuture, RebalanceFuture,
 };
 use cluster::{
     ClusterError, Member, NodeName, ObjectName, PeerNodeInfo, PeerNodeObserver as _, ReplicaPhase,
@@ -19,6 +21,9 @@ use crate::serve::cluster_requests::{
     API_CALL_TIMEOUT, API_CALLS, CLIENT_REQUESTS, DRAINS, DrainRequest, REBALANCING,
 };
 use crate::serve::cluster_standby::{standby_metrics, standby_status};
+
+/// How long the leader of the NATS servers has for its answer.
+const SERVERS_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl NodeCluster {
     fn rebalancing(&self) -> ClusterRebalancing<'_> {
@@ -128,6 +133,41 @@ impl NodeCluster {
 impl ClusterBackend for NodeCluster {
     fn node(&self) -> &str {
         self.shared.settings.node.as_str()
+    }
+
+    fn servers(&self) -> ClusterServersFuture<'_> {
+        Box::pin(async move {
+            let Some(managed) = &self.shared.managed else {
+                return Err(ClusterServersError::External);
+            };
+            let listing = async {
+                let monitor = &self.shared.server_monitor;
+                let monitor = monitor.get_or_try_init(|| managed.monitor()).await?;
+                monitor.servers().await
+            };
+            let servers = match tokio::time::timeout(SERVERS_TIMEOUT, listing).await {
+                Ok(Ok(servers)) => servers,
+                Ok(Err(error)) => return Err(ClusterServersError::Unavailable(error.to_string())),
+                Err(_) => {
+                    let reason = "they do not answer";
+                    return Err(ClusterServersError::Unavailable(reason.to_owned()));
+                }
+            };
+            let mut nodes = self.other_nodes();
+            nodes.push(self.node().to_owned());
+            let data = servers.into_iter().map(|server| ClusterNatsServer {
+                has_node: nodes.contains(&server.node),
+                is_leader: server.is_leader,
+                is_connected: server.is_connected(),
+                is_current: server.is_current,
+                missing_changes: server.lag,
+                silent_ms: server.silent.as_millis() as u64,
+                name: server.node,
+            });
+            Ok(ClusterServers {
+                data: data.collect(),
+            })
+        })
     }
 
     fn other_nodes(&self) -> Vec<String> {

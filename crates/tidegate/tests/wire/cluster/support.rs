@@ -183,6 +183,18 @@ pub(super) fn status(node: &Node) -> Value {
     answer.body
 }
 
+/// The NATS servers: names, whether they have a node, and whether they are connected; none while they have no leader.
+pub(super) fn servers(node: &Node) -> Vec<(String, bool, bool)> {
+    let answer = get(node, "/api/v1/cluster/servers");
+    let rows = answer.body["data"].as_array().into_iter().flatten();
+    let rows = rows.map(|row| {
+        let name = row["name"].as_str().expect("a name").to_owned();
+        let is = |field: &str| row[field].as_bool().expect("a boolean");
+        (name, is("has_node"), is("is_connected"))
+    });
+    rows.collect()
+}
+
 /// Names of the members that can be reached, the node itself included.
 pub(super) fn reachable(status: &Value) -> Vec<String> {
     let members = status["members"].as_array().expect("members");

@@ -8,7 +8,7 @@ use super::own_servers::{
     ServerSettings, has_rule, problem, wait_for_standby, wait_until_changes_are_accepted,
     wait_until_connected, within,
 };
-use super::support::{durable, member_count, status};
+use super::support::{durable, get, member_count, servers, status};
 use super::trial;
 use crate::support::{Publish, Raw, kind, unique};
 
@@ -33,6 +33,16 @@ fn two_nodes_with_a_witness_survive_the_loss_of_any_machine() {
         log.contains("all NATS servers of the cluster are connected")
     });
     wait_until_changes_are_accepted(&first, "before");
+    let listed = |has_node: [bool; 3], is_connected: [bool; 3]| {
+        let names = ["node-1", "node-2", "witness-1"].into_iter();
+        let states = has_node.into_iter().zip(is_connected);
+        let servers = names.zip(states);
+        let servers = servers.map(|(name, (has, is))| (name.to_owned(), has, is));
+        servers.collect::<Vec<_>>()
+    };
+    within("all servers are listed", || {
+        servers(first.node()) == listed([true, true, false], [true; 3])
+    });
 
     let (topic, id) = (unique("witness/"), unique("w"));
     let mut client = Raw::connect(first.node(), &durable(&id));
@@ -74,9 +84,16 @@ fn two_nodes_with_a_witness_survive_the_loss_of_any_machine() {
         problem(&first).is_none() && problem(&second).is_none()
     });
 
+    within("the witness is listed as silent", || {
+        servers(first.node()) == listed([true, true, false], [true, true, false])
+    });
+
     // Without the witness and a node, there is no majority.
     first.kill();
     within("the node is degraded", || problem(&second).is_some());
+    within("the servers have no leader", || {
+        get(second.node(), "/api/v1/cluster/servers").status == 503
+    });
     let rejected = put_rule(second.node(), "rejected", "SELECT * FROM \"a\"");
     assert_eq!(rejected.status, 503, "{}", rejected.body);
     witness.start_again();
