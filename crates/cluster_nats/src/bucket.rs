@@ -32,6 +32,8 @@ const NO_LEADER_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before a message is sent again because the server still works on the one before with the same key. It answers
 /// before it is done, so that this is no conflict even if only one node writes the key.
 const IN_PROCESS_PAUSE: Duration = Duration::from_millis(2);
+/// How long the leader of a stream has for an answer about it. Without a leader there may be no answer at all.
+const LEADER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How often the number of copies may be changed.
 const REPLICAS_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -74,6 +76,13 @@ pub(crate) struct Deletion {
     /// Somebody has removed the key. Otherwise it has expired, or was lost.
     pub(crate) is_requested: bool,
 }
+
+/// Answers of which only the success matters.
+#[derive(Deserialize)]
+struct Account {}
+
+#[derive(Deserialize)]
+struct DeleteAnswer {}
 
 #[derive(Deserialize)]
 struct PublishAnswer {
@@ -185,6 +194,38 @@ impl Bucket {
             }
         }
         Ok(())
+    }
+
+    /// Removes the stream with all keys if no server leads it, although the servers have a leader and could create it anew. To be
+    /// used for streams in memory only. Returns whether it is gone.
+    ///
+    /// A server that was started again has lost its copy of such a stream, and elects no leader until one has brought it up to date.
+    /// If the majority of the servers have been started again one after the other, there is none that could.
+    pub(crate) async fn remove_without_leader(&self) -> Result<bool, ClusterError> {
+        let info = format!("STREAM.INFO.{}", self.stream_name);
+        let info = self.connection.api::<_, Info>(info, &());
+        if let Ok(Ok(info)) = tokio::time::timeout(LEADER_TIMEOUT, info).await
+            && (info.cluster).is_none_or(|cluster| cluster.leader.is_some())
+        {
+            return Ok(false);
+        }
+        // Fails without a leader of the servers.
+        let _: Account = self.connection.api("INFO".to_owned(), &()).await?;
+        // Whether there is an answer or not, the stream may be gone.
+        self.forget_check().await;
+        let delete = format!("STREAM.DELETE.{}", self.stream_name);
+        let empty = serde_json::json!({});
+        let deletion = self.connection.api::<_, DeleteAnswer>(delete, &empty);
+        match tokio::time::timeout(LEADER_TIMEOUT, deletion).await {
+            // It is the leader of the stream that would answer.
+            Err(_) | Ok(Ok(_)) => Ok(true),
+            Ok(Err(ApiError::Answer(error)))
+                if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+            {
+                Ok(true)
+            }
+            Ok(Err(error)) => Err(error.into()),
+        }
     }
 
     async fn forget_check(&self) {

@@ -1,7 +1,7 @@
 //! Entries of members in a bucket whose keys expire.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::StorageType;
 use bytes::Bytes;
@@ -20,11 +20,15 @@ use crate::connection::Connection;
 const MAX_BYTES: u64 = 16 << 20;
 /// How much longer than the servers a watch waits for the renewal of an entry.
 const EXPIRY_TOLERANCE: Duration = Duration::from_secs(2);
+/// Renewals that have failed for so long do so for another reason than an election, which takes up to 9 s.
+const STALLED_AFTER: Duration = Duration::from_secs(15);
 
 /// Members in the bucket `{prefix}-members`. It is kept in memory, since entries are renewed every second.
 #[derive(Debug, Clone)]
 pub struct NatsMembers {
     bucket: Arc<Bucket>,
+    /// Since when renewals fail, or when something was last done about it.
+    failing_since: Arc<Mutex<Option<Instant>>>,
 }
 
 impl NatsMembers {
@@ -38,6 +42,41 @@ impl NatsMembers {
         };
         Self {
             bucket: Arc::new(Bucket::new(connection, settings)),
+            failing_since: Arc::default(),
+        }
+    }
+
+    /// Whether renewals have failed for a long time; then again after the same time.
+    fn is_stalled(&self, has_failed: bool) -> bool {
+        let now = Instant::now();
+        let mut since = (self.failing_since.lock()).unwrap_or_else(PoisonError::into_inner);
+        if !has_failed {
+            *since = None;
+            return false;
+        }
+        let is_stalled = now.duration_since(*since.get_or_insert(now)) >= STALLED_AFTER;
+        if is_stalled {
+            *since = Some(now);
+        }
+        is_stalled
+    }
+
+    /// Removes the list of members if no server can store anything in it any more. All nodes that run are in the next one within
+    /// a second, and watches report those that are not as lost, not as having left.
+    async fn remove_without_leader(&self) {
+        let bucket = &self.bucket;
+        match bucket
+            .connection
+            .perform(bucket.remove_without_leader())
+            .await
+        {
+            Ok(true) => warn!(
+                "the list of members had no leader any more, because the NATS servers with it were started again; it is created anew"
+            ),
+            Ok(false) => {}
+            Err(error) => {
+                warn!(%error, "the list of members, which has no leader, cannot be created anew; trying again")
+            }
         }
     }
 }
@@ -57,7 +96,11 @@ impl MemberEntries for NatsMembers {
             let put = self
                 .bucket
                 .put(member.node.as_str(), entry, ExpectedRevision::Any);
-            put.await.map(drop).map_err(without_conflict)
+            let outcome = put.await.map(drop).map_err(without_conflict);
+            if self.is_stalled(outcome.is_err()) {
+                self.remove_without_leader().await;
+            }
+            outcome
         })
     }
 

@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{ClusterError, ClusterObjects as _, ExpectedRevision, ObjectChange, PutError};
+use cluster::{
+    ClusterError, ClusterObjects as _, ExpectedRevision, MemberChange, MemberEntries as _,
+    ObjectChange, PutError,
+};
 use cluster_nats::{
     ManagedNats, ManagedNatsError, ManagedNatsSettings, ManagedNatsState, ManagedNatsTls,
 };
@@ -20,7 +23,7 @@ use support::servers::{
     ManagedNode, cluster_settings_or_skip, managed_settings_or_skip, wait_for_server,
     wait_until_running,
 };
-use support::{LIMIT, describe, next, node, until_complete, within};
+use support::{LIMIT, describe, member, next, node, until_complete, within};
 use testkit::{CertificateAuthority, ServerKind, free_port, processes};
 
 /// Stores an object as soon as that is possible.
@@ -275,6 +278,61 @@ async fn three_servers_keep_objects_while_one_is_away() {
     put(&nodes[1], "d", "4").await;
     let error = nodes[0].nats.remove_server(&node("x")).await.unwrap_err();
     assert!(matches!(error, ClusterError::Rejected(_)), "{error}");
+}
+
+/// Two of three servers stop, and one of them returns without its copy of the list in memory: nobody can lead that copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn members_are_listed_anew_when_their_list_has_no_leader() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(settings) = cluster_settings_or_skip(directory.path(), 3) else {
+        return;
+    };
+    let mut nodes = Vec::new();
+    for settings in settings {
+        nodes.push(ManagedNode::start(settings).await);
+    }
+    let own = member("a", 1);
+    let members = nodes[0].fabric.members();
+    let renewed = async |what: &str| {
+        let began = Instant::now();
+        within(what, async {
+            while members.renew(&own).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+        .await;
+        println!("{what}: {:?}", began.elapsed());
+    };
+    renewed("a renewal with all servers").await;
+    wait_for_servers(&nodes[0], "complete", &["a", "b", "c"]).await;
+    let mut changes = members.watch();
+    nodes.pop().unwrap().stop().await;
+    renewed("a renewal without c").await;
+    let second = nodes.pop().unwrap();
+    let settings = second.settings.clone();
+    second.stop().await;
+    // Until the server without a majority has noticed that it leads nothing any more.
+    within("no leader", async {
+        let servers = || nodes[0].nats.servers();
+        while servers().await.is_ok_and(|servers| !servers.is_empty()) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let _second = ManagedNode::start(settings).await;
+    renewed("a renewal with a server that was started again").await;
+    // The watch goes on with the new list.
+    let last = member("a", 2);
+    within("a change of the new list", async {
+        loop {
+            let _ = members.renew(&last).await;
+            if next(&mut changes).await == MemberChange::Renewed(last.clone()) {
+                return;
+            }
+        }
+    })
+    .await;
 }
 
 /// Whatever a server is killed in the middle of: each watch sees the changes of a key in order, and the last one.
