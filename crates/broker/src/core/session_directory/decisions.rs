@@ -33,6 +33,14 @@ impl SessionDirectory {
         }
         let holder = claim.from.holder();
         match self.owned.get(&claim.client_id) {
+            // The client has connected there since. The node of the claim has failed, or its withdrawal is on its way.
+            Some(registration)
+                if registration.holder != holder
+                    && !claim.keep
+                    && registration.since_ms > claim.arrived_ms =>
+            {
+                self.answer(&claim, SessionClaimOutcome::Unavailable);
+            }
             Some(registration) if registration.holder != holder => {
                 self.take_over(registration.holder, claim);
             }

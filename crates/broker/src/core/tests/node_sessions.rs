@@ -316,6 +316,32 @@ fn restart_second_node(cluster: &mut ClusterSim, seed: u64) {
     cluster.nodes[1] = Sim::in_cluster(&name(1), 1, seed, true);
 }
 
+/// The node at which a client wants a new session fails unnoticed, and the client gets one at the node that has its session. That
+/// decides no claims of others for some time, because it does not register its own sessions.
+#[test]
+fn a_claim_that_has_waited_does_not_end_a_later_session() {
+    for n in 0..20 {
+        let id = format!("client-{n}");
+        let mut cluster = ClusterSim::new(2, 1, 1000 + n, true);
+        let client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].drop_connection(client);
+        cluster.settle();
+        cluster.nodes[1].with_router(|router| router.hold_sessions(SessionHold::Withheld));
+        cluster.settle();
+        cluster.connect(0, 0, &id, true);
+        cluster.is_silent = vec![0];
+        cluster.pass(10);
+        let client = cluster.connect(1, 0, &id, true);
+        let code = connack(&mut cluster.nodes[1], client);
+        assert_eq!(code, Some((ReasonCode::SUCCESS, false)), "{id}");
+        for _ in 0..5 {
+            cluster.pass(1000);
+        }
+        assert!(!cluster.nodes[1].is_closing(client), "{id}");
+        assert!(cluster.nodes[1].has_session(&id), "{id}");
+    }
+}
+
 /// The other nodes learn that a node has started again some milliseconds before it can be reached.
 #[test]
 fn clients_wait_for_a_node_that_starts_again() {
