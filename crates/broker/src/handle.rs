@@ -12,7 +12,7 @@ mod retained;
 use hooks::MetricFamily;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -64,6 +64,8 @@ struct HandleInner {
     pending_store_read: Arc<PendingStoreRead>,
     lifecycle: NodeLifecycle,
     clock: NodeClock,
+    /// How often the node has begun and ended to abandon its sessions; odd: it is doing so.
+    abandonments: AtomicU64,
 }
 
 /// The listeners that a broker has opened.
@@ -135,6 +137,7 @@ impl BrokerHandle {
             pending_store_read: Arc::default(),
             lifecycle: NodeLifecycle::default(),
             clock,
+            abandonments: AtomicU64::new(0),
         };
         Self {
             shared: Arc::new(shared),

@@ -472,7 +472,7 @@ impl CopyReceiver {
             // An earlier run has adopted them, and could not write the record.
             origin.is_standby = false;
             self.parts.owner.set_standby_for(node, false);
-            self.parts.owner.end_succession(node, true);
+            self.parts.owner.confirm_succession(node);
             return self.ended.push((node.clone(), known));
         }
         tracing::warn!(node = %node, "this node adopts the sessions of a node that cannot be reached");
@@ -485,9 +485,13 @@ impl CopyReceiver {
         );
         let inputs = self.inputs.clone();
         let adopt = move || {
-            let result = Store::open(&kept_copy::store_directory(&directory), config)
+            let result = kept_copy::begin_adoption(&directory)
                 .map_err(|error| error.to_string())
-                .and_then(|(copy, _)| owner.adopt_sessions(&of, &copy, &shown));
+                .and_then(|since_ms| {
+                    let (copy, _) = Store::open(&kept_copy::store_directory(&directory), config)
+                        .map_err(|error| error.to_string())?;
+                    owner.adopt_sessions(&of, &copy, since_ms, &shown)
+                });
             let result = result.and_then(|sessions| {
                 // Otherwise they would be adopted again after a restart, though some may have ended.
                 kept_copy::mark_adopted(&directory).map_err(|error| error.to_string())?;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,8 @@ use crate::message::{self, CopyBody};
 const ORIGIN: &str = "origin.json";
 /// Exists when the copy has had everything once: it has the sessions as they were at some moment since.
 const COMPLETE: &str = "complete";
+/// When the adoption of the sessions in the copy began, in milliseconds since 1970, as decimal digits.
+const ADOPTING: &str = "adopting";
 /// Exists when the sessions in the copy are adopted.
 const ADOPTED: &str = "adopted";
 /// Exists when the sessions are to be adopted although no record allows it, because the records of the cluster are lost.
@@ -227,6 +230,26 @@ pub(crate) fn mark_complete(directory: &Path) -> std::io::Result<()> {
 
 pub(crate) fn is_complete(directory: &Path) -> bool {
     directory.join(COMPLETE).exists()
+}
+
+/// Records that the adoption of the sessions in a copy begins. Returns when the first attempt began, in milliseconds since 1970.
+pub(crate) fn begin_adoption(directory: &Path) -> std::io::Result<u64> {
+    let path = directory.join(ADOPTING);
+    let known = match fs::read_to_string(&path) {
+        // A part of it was written by a node that has failed before it adopted anything.
+        Ok(text) => text.strip_suffix('\n').and_then(|text| text.parse().ok()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(since_ms) = known {
+        return Ok(since_ms);
+    }
+    let since_ms = wall_clock::now_ms();
+    let mut file = fs::File::create(&path)?;
+    writeln!(file, "{since_ms}")?;
+    file.sync_all()?;
+    fs::File::open(directory)?.sync_all()?;
+    Ok(since_ms)
 }
 
 /// Records that the sessions in a copy are adopted.

@@ -50,8 +50,12 @@ pub trait SessionOwner: Send + Sync + 'static {
     /// This node has adopted the sessions of another one, or will not do so.
     fn end_succession(&self, node: &NodeName, is_adopted: bool);
 
-    /// Adopts the sessions in the copy of another node's store, which is opened and not started. Blocks. Returns the number
-    /// of sessions.
+    /// An earlier run of this node has adopted the sessions of another one, for which [`begin_succession`](Self::begin_succession) was
+    /// called.
+    fn confirm_succession(&self, node: &NodeName);
+
+    /// Adopts the sessions in the copy of another node's store, which is opened and not started. `since_ms`: when the first attempt
+    /// began, in milliseconds since 1970. Blocks. Returns the number of sessions.
     ///
     /// # Errors
     /// A text for the log; it will be tried again.
@@ -59,6 +63,7 @@ pub trait SessionOwner: Send + Sync + 'static {
         &self,
         node: &NodeName,
         copy: &Store,
+        since_ms: u64,
         progress: &AdoptionProgress,
     ) -> Result<u64, String>;
 

@@ -94,6 +94,8 @@ struct Owner {
     adopted: Mutex<BTreeMap<Vec<u8>, u64>>,
     hold: Mutex<Option<SessionHold>>,
     fails_to_adopt: AtomicBool,
+    /// When the adoption began of which each attempt was.
+    attempts_since_ms: Mutex<Vec<u64>>,
 }
 
 impl Owner {
@@ -119,12 +121,18 @@ impl SessionOwner for Owner {
         self.record(format!("end {node} {is_adopted}"));
     }
 
+    fn confirm_succession(&self, node: &NodeName) {
+        self.record(format!("confirm {node}"));
+    }
+
     fn adopt_sessions(
         &self,
         node: &NodeName,
         copy: &Store,
+        since_ms: u64,
         progress: &AdoptionProgress,
     ) -> Result<u64, String> {
+        self.attempts_since_ms.lock().unwrap().push(since_ms);
         if self.fails_to_adopt.load(Ordering::SeqCst) {
             return Err("switched off".to_owned());
         }
@@ -616,6 +624,9 @@ fn a_standby_that_starts_again_adopts_the_sessions_of_a_node_that_does_not_retur
     };
     assert!(!is_adopting());
     eventually("it begins to adopt", is_adopting);
+    let attempts = |node: &TestNode| node.owner.attempts_since_ms.lock().unwrap().clone();
+    eventually("it tries again", || attempts(&b).len() > 1);
+    let began_ms = attempts(&b)[0];
     // It is killed meanwhile, and the node returns: it has to wait.
     let of_b = b.kill();
     let a = TestNode::start("a", of_a, &objects, &runtime, true);
@@ -626,6 +637,7 @@ fn a_standby_that_starts_again_adopts_the_sessions_of_a_node_that_does_not_retur
         b.owner.has_called("end a true")
     });
     assert_eq!(*b.owner.adopted.lock().unwrap(), expected());
+    assert_eq!(attempts(&b), [began_ms], "it is the same adoption");
     eventually("the node abandons its sessions", || {
         a.owner.has_called("abandon")
     });

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hashbrown::HashSet;
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::{QueueEntry, QueueSummary, StateKind};
 
@@ -16,7 +17,7 @@ use super::node_link::{FirstSeqs, RestoredEntry};
 use super::received_numbers::CopiedNumbers;
 use super::records::{self, NodeEntryTarget, SessionRecord};
 use super::session_directory::PROVISIONAL_TIMEOUT_MS;
-use super::session_filter::{SessionFilter, ShardOfNode};
+use super::session_filter::{ExcludedSessions, SessionFilter, ShardOfNode};
 use super::session_recovery::{RecoveredDelayedMessage, RecoveredSession};
 use super::shard::Shard;
 use super::tables::{SessionIx, TableIx as _};
@@ -52,17 +53,32 @@ impl Shard {
     /// Messages for the sessions that are adopted from a node may arrive from now on. `received`: the messages of other nodes
     /// that its shards had received.
     pub(crate) fn expect_adopted_messages(&mut self, from: &str, received: Arc<CopiedNumbers>) {
-        self.adopted.entry(from.into()).or_default().received = received;
+        let adopted = self.adopted.entry(from.into()).or_default();
+        adopted.received = received;
+        // The node may have been adopted before. The sessions of this adoption have got nothing yet.
+        adopted.passed_on.clear();
+        for &id in &self.delivered_during_successions {
+            adopted.note_delivered_before(id);
+        }
     }
 
     /// A message that goes to several nodes was delivered to all subscribers here.
     #[inline]
     pub(super) fn note_during_adoptions(&mut self, id: MessageId) {
+        // A node that has started again may have adopted some of the sessions before, and has not begun to adopt the rest.
+        if self.node.has_successions.load(Relaxed) {
+            if self.delivered_during_successions.len() < MAX_DELIVERED {
+                self.delivered_during_successions
+                    .insert((id.origin, id.seq));
+            }
+        } else if !self.delivered_during_successions.is_empty() {
+            self.delivered_during_successions = HashSet::default();
+        }
         for adopted in self.adopted.values_mut() {
             if adopted.delivered.len() < MAX_DELIVERED {
-                let count = adopted.numbers.len() as u32;
+                let next = adopted.next_position();
                 let known = adopted.delivered.entry((id.origin, id.seq));
-                known.or_insert(count);
+                known.or_insert(next);
             }
         }
     }
@@ -74,13 +90,14 @@ impl Shard {
             Some(shard) if shard != self.id => return AdoptionBegin::OtherShard(shard),
             _ => {}
         }
-        self.end_provisional_session(&session.client_id);
+        let created_ms = record.as_ref().map(|record| record.created_ms);
+        self.end_provisional_session(&session.client_id, created_ms);
         if let Some(&known) = self.by_client_id.get(&*session.client_id) {
             let number = self.delivery.sessions[known].store_number;
             if let Some(record) = record.filter(|_| number != 0) {
                 // It may have been adopted before this node was started again.
                 let adopted = self.adopted.entry(from.into()).or_default();
-                adopted.insert(number, record.number);
+                adopted.insert_restored(number, record.number);
             }
             return AdoptionBegin::Skipped;
         }
@@ -98,12 +115,16 @@ impl Shard {
         AdoptionBegin::Begun { number }
     }
 
-    /// Ends a session that the client got because its earlier one was not known: that is adopted now.
-    fn end_provisional_session(&mut self, client_id: &str) {
+    /// Ends a session that the client got because its earlier one was not known: that one, created at this time, is adopted now.
+    fn end_provisional_session(&mut self, client_id: &str, created_ms: Option<u64>) {
         let Some(&at) = self.by_client_id.get(client_id) else {
             return;
         };
         let session = &self.delivery.sessions[at];
+        if Some(session.created_ms) == created_ms {
+            // It is that session, adopted before the adoption was interrupted. It may have got and sent messages since.
+            return;
+        }
         let until_ms = session.created_ms + PROVISIONAL_TIMEOUT_MS;
         if session.is_provisional && self.delivery.now_ms < until_ms {
             let why = CloseReason::new(ReasonCode::SESSION_TAKEN_OVER, "taken_over");
@@ -259,11 +280,20 @@ impl Shard {
     }
 
     /// Delivers a message that was published at a node to all sessions except those that were adopted from it.
-    pub(super) fn deliver_to_others(&mut self, node: &str, dispatch: &mut Dispatch<'_>) {
-        let adopted = self.adopted.get(node);
-        let numbers = adopted.map(|adopted| adopted.numbers.clone());
-        let filter = SessionFilter::NotAdopted(numbers.into_iter().collect());
-        self.deliver_to_some(filter, dispatch);
+    pub(super) fn deliver_to_others(
+        &mut self,
+        node: &str,
+        id: Option<MessageId>,
+        dispatch: &mut Dispatch<'_>,
+    ) {
+        let mut excluded = id.map_or(Vec::new(), |id| self.adopted_with(id));
+        if let Some(adopted) = self.adopted.get(node) {
+            excluded.push(ExcludedSessions {
+                numbers: adopted.numbers.clone(),
+                of_shards: None,
+            });
+        }
+        self.deliver_to_some(SessionFilter::NotAdopted(excluded), dispatch);
     }
 
     /// A condition for the sessions that get a message; `None`: all. Adopted sessions may have got it already.
@@ -271,11 +301,25 @@ impl Shard {
         if self.adopted.is_empty() {
             return None;
         }
-        let id = id.map(|id| (id.origin, id.seq))?;
+        let excluded = self.adopted_with(id?);
+        (!excluded.is_empty()).then_some(SessionFilter::NotAdopted(excluded))
+    }
+
+    /// The adopted sessions that have got a message: as adopted ones, or at the node that had them.
+    fn adopted_with(&self, id: MessageId) -> Vec<ExcludedSessions> {
         let adopted = self.adopted.values();
-        let with = adopted.filter(|adopted| adopted.passed_on.contains(&id));
-        let numbers: Vec<_> = with.map(|adopted| adopted.numbers.clone()).collect();
-        (!numbers.is_empty()).then_some(SessionFilter::NotAdopted(numbers))
+        let with = adopted.filter_map(|adopted| {
+            let of_shards = match adopted.passed_on.contains(&(id.origin, id.seq)) {
+                true => None,
+                false => Some(adopted.received.shards_with(id)),
+            };
+            let has_any = of_shards.as_ref().is_none_or(|shards| !shards.is_empty());
+            has_any.then(|| ExcludedSessions {
+                numbers: adopted.numbers.clone(),
+                of_shards,
+            })
+        });
+        with.collect()
     }
 
     /// Delivers a message that was between two shards of a node to the sessions that were adopted from the second one.
@@ -319,8 +363,10 @@ impl Shard {
             Some(adopted) => {
                 if let Some(id) = id
                     && adopted.passed_on.len() < MAX_DELIVERED
+                    && !adopted.passed_on.insert((id.origin, id.seq))
                 {
-                    adopted.passed_on.insert((id.origin, id.seq));
+                    // Two nodes have passed it on.
+                    return;
                 }
                 let delivered = id.and_then(|id| adopted.delivered.get(&(id.origin, id.seq)));
                 SessionFilter::Adopted {

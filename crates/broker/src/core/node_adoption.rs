@@ -14,7 +14,7 @@ pub(crate) struct NodeAdoption {
     pub(crate) numbers: Arc<AdoptedNumbers>,
     /// The messages of other nodes that the shards of the node had received.
     pub(super) received: Arc<CopiedNumbers>,
-    /// Origins and numbers of messages that were delivered here meanwhile, and how many sessions had been adopted by then.
+    /// Origins and numbers of messages that were delivered here meanwhile, and the position of the next session that was adopted.
     /// Other nodes send them for the adopted sessions, too, until they know that these are here.
     pub(super) delivered: HashMap<(u64, u64), u32, RandomState>,
     /// Origins and numbers of messages that these sessions have got as adopted ones. What another shard of this node has
@@ -23,9 +23,28 @@ pub(crate) struct NodeAdoption {
 }
 
 impl NodeAdoption {
+    /// Adds a session that is adopted now.
     pub(super) fn insert(&mut self, number: u64, before: u64) {
+        self.insert_at(number, before, self.next_position());
+    }
+
+    /// Adds a session that was adopted before this node was started again. It has got all messages that were delivered here since.
+    pub(super) fn insert_restored(&mut self, number: u64, before: u64) {
+        self.insert_at(number, before, 0);
+    }
+
+    /// A message was delivered to all sessions before the adoption was begun, or begun again.
+    pub(super) fn note_delivered_before(&mut self, id: (u64, u64)) {
+        self.delivered.entry(id).or_insert(1);
+    }
+
+    /// The position of the next session that is adopted; 0 is that of all sessions that were adopted in an earlier run.
+    pub(super) fn next_position(&self) -> u32 {
+        1 + self.numbers.len() as u32
+    }
+
+    fn insert_at(&mut self, number: u64, before: u64, position: u32) {
         let numbers = Arc::make_mut(&mut self.numbers);
-        let position = numbers.len() as u32;
         numbers
             .entry(number)
             .or_insert(AdoptedNumber { before, position });

@@ -32,7 +32,7 @@ use super::session_directory::SessionDirectory;
 use super::shard_messages::{ShardMessage, ShardMessageQueues};
 use super::shared_subscription::RemoteMembers;
 use super::subscription_tree::SubscriptionTree;
-use super::succession::{Abandonment, Succession, Successor};
+use super::succession::{Abandonment, RecentAdoption, Succession, Successor};
 use super::tables::TableIx as _;
 use super::tunnel::TunnelMessage;
 use crate::config::MAX_PEER_NODES;
@@ -92,6 +92,7 @@ struct WaitingTurn {
 /// [`remove_peer`](Self::remove_peer). At the end of a turn it calls [`end_turn`](Self::end_turn). Then it sends the
 /// messages in `outgoing` to the nodes and those of `queues` to the shards, and handles those in `to_tunnel_exits`.
 pub(crate) struct NodeRouter {
+    name: Box<str>,
     shards: u16,
     /// Whether shards have a log, so that they confirm turns.
     is_durable: bool,
@@ -116,8 +117,10 @@ pub(crate) struct NodeRouter {
     standbys: HashMap<Box<str>, PeerNodeIx, RandomState>,
     /// The failed nodes whose sessions are being adopted.
     successions: HashMap<Box<str>, Succession, RandomState>,
-    /// The nodes whose sessions this one has adopted, and when.
-    adopted_nodes: HashMap<Box<str>, u64, RandomState>,
+    /// The nodes whose sessions this one has adopted.
+    adopted_nodes: HashMap<Box<str>, RecentAdoption, RandomState>,
+    /// The node that has adopted the sessions of this one, and until when messages for these are passed on to it.
+    adopter: Option<(Box<str>, u64)>,
     /// The nodes that have not ended the sessions yet that another one, perhaps this one, has adopted.
     abandoning: HashMap<Box<str>, Abandonment, RandomState>,
     /// Shard and peer of each tunnel whose entry is here.
@@ -171,6 +174,7 @@ impl NodeRouter {
     ) -> Self {
         let shard_count = usize::from(shards);
         Self {
+            name: name.into(),
             shards,
             is_durable,
             node: node.clone(),
@@ -186,6 +190,7 @@ impl NodeRouter {
             standbys: HashMap::default(),
             successions: HashMap::default(),
             adopted_nodes: HashMap::default(),
+            adopter: None,
             abandoning: HashMap::default(),
             tunnel_entries: HashMap::default(),
             to_tunnel_exits: Vec::new(),
@@ -244,6 +249,7 @@ impl NodeRouter {
             announcements: Vec::new(),
             announced: self.sequence,
             awaits_completion: false,
+            forgets_with: u64::MAX,
         }));
         if self.rejecting_shards != 0 {
             let state = node_messages::encode_store_state(true);
@@ -770,5 +776,15 @@ impl NodeRouter {
     #[cfg(test)]
     pub(crate) fn knows_node(&self, name: &str) -> bool {
         self.nodes.iter().flatten().any(|node| *node.name == *name)
+    }
+
+    /// Whether another node can be reached, and has announced all its filters since.
+    #[cfg(test)]
+    pub(crate) fn has_filters_of(&self, name: &str) -> bool {
+        let mut peers = self.peers.iter().flatten();
+        peers.any(|peer| {
+            let node = self.nodes[usize::from(peer.slot)].as_ref();
+            peer.is_complete && node.is_some_and(|node| *node.name == *name)
+        })
     }
 }

@@ -32,6 +32,9 @@ pub(super) struct PeerNode {
     pub(super) announced: u64,
     /// Whether it has to be told that it knows everything; it is not as long as this node reads its stored sessions.
     pub(super) awaits_completion: bool,
+    /// The announcement with which it has forgotten the filters that this node had before its sessions were adopted, or when it could not be
+    /// reached; `u64::MAX`: that is not known yet.
+    pub(super) forgets_with: u64,
 }
 
 /// What this node keeps of another one, from the first time that it is reachable until it is given up.

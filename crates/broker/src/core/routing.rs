@@ -228,7 +228,9 @@ impl Shard {
                     }
                     deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
                 }
-                (None, Some(node)) => self.deliver_to_others(node, &mut dispatch),
+                (None, Some(node)) => {
+                    self.deliver_to_others(node, crossing.id, &mut dispatch);
+                }
                 (Some(member), _) => self.deliver_to_member_target(&member, &mut dispatch),
             }
             if let Some(id) = crossing.id {

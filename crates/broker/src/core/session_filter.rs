@@ -10,8 +10,14 @@ use hashbrown::HashMap;
 pub(crate) struct AdoptedNumber {
     /// The number that it had there.
     pub(crate) before: u64,
-    /// How many sessions this shard had adopted from the node before it.
+    /// Sessions that this shard has adopted later have larger ones; 0: it was adopted in an earlier run of this node.
     pub(crate) position: u32,
+}
+
+impl AdoptedNumber {
+    fn is_of(&self, &(shards, shard): &ShardOfNode) -> bool {
+        self.before % shards == shard
+    }
 }
 
 /// The sessions of this shard that were adopted from one node, by their numbers here.
@@ -34,11 +40,29 @@ pub(crate) enum SessionFilter {
         of_shard: Option<ShardOfNode>,
         /// Not those of these shards of the node, which had the message.
         excluded_shards: Vec<ShardOfNode>,
-        /// Not the first ones that were adopted, which have got it here.
+        /// Not those with smaller positions, which have got it here.
         excluded_first: u32,
     },
-    /// Those that were not adopted from certain nodes.
-    NotAdopted(Vec<Arc<AdoptedNumbers>>),
+    /// All except these.
+    NotAdopted(Vec<ExcludedSessions>),
+}
+
+/// Sessions that were adopted from a node, and have got a message.
+#[derive(Debug, Clone)]
+pub(crate) struct ExcludedSessions {
+    pub(crate) numbers: Arc<AdoptedNumbers>,
+    /// Only those of these shards of the node; `None`: all.
+    pub(crate) of_shards: Option<Vec<ShardOfNode>>,
+}
+
+impl ExcludedSessions {
+    fn contains(&self, store_number: u64) -> bool {
+        let number = self.numbers.get(&store_number);
+        number.is_some_and(|number| match &self.of_shards {
+            Some(shards) => shards.iter().any(|shard| number.is_of(shard)),
+            None => true,
+        })
+    }
 }
 
 impl SessionFilter {
@@ -55,14 +79,13 @@ impl SessionFilter {
                 let Some(number) = numbers.get(&store_number) else {
                     return false;
                 };
-                let is_of = |&(shards, shard): &ShardOfNode| number.before % shards == shard;
-                of_shard.as_ref().is_none_or(is_of)
-                    && !excluded_shards.iter().any(is_of)
+                of_shard.as_ref().is_none_or(|shard| number.is_of(shard))
+                    && !excluded_shards.iter().any(|shard| number.is_of(shard))
                     && number.position >= *excluded_first
             }
             SessionFilter::NotAdopted(nodes) => {
                 let mut nodes = nodes.iter();
-                !nodes.any(|numbers| numbers.contains_key(&store_number))
+                !nodes.any(|excluded| excluded.contains(store_number))
             }
         }
     }

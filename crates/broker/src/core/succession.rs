@@ -21,6 +21,14 @@ pub(crate) struct Succession {
     pub(crate) reported_ms: u64,
 }
 
+/// This node has adopted the sessions of another one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecentAdoption {
+    pub(crate) ended_ms: u64,
+    /// An earlier run of this node has adopted them.
+    pub(crate) is_of_earlier_run: bool,
+}
+
 /// Another node has adopted the sessions of a node, which has not ended them yet as far as is known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Abandonment {

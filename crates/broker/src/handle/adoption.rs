@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use store::{QueueEntry, Store, StoreError};
@@ -48,6 +49,9 @@ pub enum AdoptionError {
     Copy(#[from] StoreError),
     #[error("a shard has not stored the sessions in time")]
     ShardUnavailable,
+    /// Another node has adopted the sessions of this one meanwhile. It may not have those that this one was adopting.
+    #[error("this node ends all its sessions, because another node has adopted them")]
+    Abandoned,
 }
 
 /// A session and its messages.
@@ -123,15 +127,34 @@ fn read_for_nodes(
 
 impl BrokerHandle {
     /// Adopts the sessions, queued and delayed messages of the node `from`, whose store `copy` is a copy of. `copy` is opened
-    /// and not started; reading it blocks the thread. `progress` gets the number of sessions that were processed, and of
-    /// all. Returns when everything is in the log, and when all nodes that can be reached know the subscriptions.
+    /// and not started; reading it blocks the thread. `since_ms`: when the first attempt began, in milliseconds since 1970. The
+    /// sessions count as begun then, so that one of this adoption that another node has adopted meanwhile stays there. `progress`
+    /// gets the number of sessions that were processed, and of all. Returns when everything is in the log, and when all nodes that
+    /// can be reached know the subscriptions.
     ///
     /// # Errors
-    /// If the copy cannot be read, or a shard does not store the sessions.
+    /// If the copy cannot be read, or a shard does not store the sessions, or this node has abandoned its sessions meanwhile.
     pub async fn adopt_sessions(
         &self,
         from: &str,
         copy: &Store,
+        since_ms: u64,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<AdoptionReport, AdoptionError> {
+        let abandonments = || self.shared.abandonments.load(Ordering::Acquire);
+        let before = abandonments();
+        let report = self.adopt_all(from, copy, since_ms, progress).await?;
+        match before.is_multiple_of(2) && abandonments() == before {
+            true => Ok(report),
+            false => Err(AdoptionError::Abandoned),
+        }
+    }
+
+    async fn adopt_all(
+        &self,
+        from: &str,
+        copy: &Store,
+        since_ms: u64,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<AdoptionReport, AdoptionError> {
         let RecoveredCopy {
@@ -142,7 +165,7 @@ impl BrokerHandle {
         let mut report = AdoptionReport::default();
         let from = Arc::new(AdoptionOrigin {
             node: from.into(),
-            since_ms: self.shared.clock.now_ms(),
+            since_ms,
         });
         let shards = self.shard_count() as u16;
         let received = Arc::new(received);
@@ -367,8 +390,16 @@ impl BrokerHandle {
     }
 
     /// Ends all durable sessions, because another node has adopted them, and closes connections with answers that wait for
-    /// the log, without these answers. Returns the number of sessions; `None`: a shard has not answered in time.
+    /// the log, without these answers. An adoption that has not ended has to be repeated. Returns the number of sessions; `None`: a
+    /// shard has not answered in time.
     pub async fn abandon_sessions(&self) -> Option<u64> {
+        self.shared.abandonments.fetch_add(1, Ordering::AcqRel);
+        let count = self.abandon_on_all_shards().await;
+        self.shared.abandonments.fetch_add(1, Ordering::AcqRel);
+        count
+    }
+
+    async fn abandon_on_all_shards(&self) -> Option<u64> {
         let mut count = 0;
         for shard in 0..self.shard_count() as u16 {
             count += self.scan_shard(shard, AbandonScan::default()).await?;

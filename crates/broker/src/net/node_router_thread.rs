@@ -73,6 +73,7 @@ pub(crate) enum RouterItem {
         node: Box<str>,
         is_adopted: bool,
     },
+    SuccessionConfirmed(Box<str>),
     HoldSessions(SessionHold),
     Stop,
 }
@@ -176,6 +177,12 @@ impl PeerNodeInbox {
         let node = node.into();
         self.inbox
             .push(RouterItem::SuccessionEnded { node, is_adopted });
+    }
+
+    /// An earlier run of this node has adopted the sessions of another one.
+    pub fn confirm_succession(&self, node: &str) {
+        self.inbox
+            .push(RouterItem::SuccessionConfirmed(node.into()));
     }
 
     /// The sessions that this node has stored may be at another one, or are not.
@@ -438,6 +445,7 @@ impl RouterThread<'_> {
             RouterItem::SuccessionEnded { node, is_adopted } => {
                 self.router.end_succession(&node, is_adopted);
             }
+            RouterItem::SuccessionConfirmed(node) => self.router.confirm_succession(&node),
             RouterItem::HoldSessions(hold) => self.router.hold_sessions(hold),
             RouterItem::ShardMessages { .. } | RouterItem::NodeMessage(..) | RouterItem::Stop => {}
         }

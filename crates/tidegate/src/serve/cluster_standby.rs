@@ -128,14 +128,19 @@ impl SessionOwner for BrokerSessions {
         }
     }
 
+    fn confirm_succession(&self, node: &NodeName) {
+        self.inbox.confirm_succession(node.as_str());
+    }
+
     fn adopt_sessions(
         &self,
         node: &NodeName,
         copy: &Store,
+        since_ms: u64,
         progress: &AdoptionProgress,
     ) -> Result<u64, String> {
         let broker = self.broker.get().ok_or("this node is starting")?;
-        let adoption = broker.adopt_sessions(node.as_str(), copy, |done, all| {
+        let adoption = broker.adopt_sessions(node.as_str(), copy, since_ms, |done, all| {
             progress.set(done, all);
         });
         let mut is_stopping = self.is_stopping.subscribe();

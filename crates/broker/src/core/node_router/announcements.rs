@@ -1,5 +1,7 @@
 //! What the shards of this node want: announcements to the other nodes, and their confirmation.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::NodeRouter;
 use crate::core::node_messages::{self, Announcement};
 use crate::core::peer_node_ix::PeerNodeIx;
@@ -39,10 +41,16 @@ impl NodeRouter {
         }
         self.send_announcements();
         let complete = node_messages::encode_complete(self.sequence);
+        // As long as the sessions are held, these are announced.
+        let forgets_with = match self.node.are_sessions_held.load(Relaxed) {
+            true => u64::MAX,
+            false => self.sequence,
+        };
         for (position, peer) in self.peers.iter_mut().enumerate() {
             if let Some(peer) = peer
                 && std::mem::take(&mut peer.awaits_completion)
             {
+                peer.forgets_with = forgets_with;
                 let to = PeerNodeIx::from_position(position);
                 self.outgoing.push((to, complete.clone()));
             }

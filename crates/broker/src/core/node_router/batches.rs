@@ -250,6 +250,12 @@ impl NodeRouter {
             self.counts.messages_received += 1;
             if let Some(node) = crossing.adopted_from {
                 self.push_to_adopted_here(message, node, &mut touched);
+                // A third node may have adopted the sessions of this one in the middle of the adoption, and has some of them. What has been
+                // passed on once is not passed on again: each of two nodes may have adopted sessions of the other one.
+                let sender = self.nodes[usize::from(slot)].as_ref();
+                if sender.is_some_and(|sender| *sender.name != *node) {
+                    self.push_to_adopter(message, &mut touched);
+                }
                 continue;
             }
             match &crossing.member {
@@ -265,6 +271,7 @@ impl NodeRouter {
                     if !crossing.is_repetition {
                         wanting_shards = self.local.match_topic(view.topic).0.remote_shards;
                     }
+                    self.pass_to_adopter(slot, message, &mut touched);
                     let passed = self.push_to_shards(wanting_shards, message);
                     if view.qos != QoS::AtMostOnce {
                         touched.shards |= passed;

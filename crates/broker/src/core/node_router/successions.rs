@@ -15,7 +15,7 @@ use crate::core::node_messages::{self, SuccessionState};
 use crate::core::peer_node::RemoteNode;
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::session_directory::SessionMessage;
-use crate::core::succession::{Abandonment, SessionHold, Succession, Successor};
+use crate::core::succession::{Abandonment, RecentAdoption, SessionHold, Succession, Successor};
 use crate::core::tables::TableIx as _;
 
 /// Time between two reports of a standby.
@@ -78,7 +78,11 @@ impl NodeRouter {
         self.report_succession(node, state);
         match is_adopted {
             true => {
-                self.adopted_nodes.insert(node.into(), self.now_ms);
+                let adoption = RecentAdoption {
+                    ended_ms: self.now_ms,
+                    is_of_earlier_run: false,
+                };
+                self.adopted_nodes.insert(node.into(), adoption);
                 self.redirect(node, Successor::ThisNode, true);
             }
             false => {
@@ -89,6 +93,14 @@ impl NodeRouter {
         self.check_restored();
     }
 
+    /// An earlier run of this node has adopted the sessions of another one. The other nodes may not know it.
+    pub(crate) fn confirm_succession(&mut self, node: &str) {
+        self.end_succession(node, true);
+        if let Some(adoption) = self.adopted_nodes.get_mut(node) {
+            adoption.is_of_earlier_run = true;
+        }
+    }
+
     /// The sessions that this node has stored may be at another one, or are not.
     pub(crate) fn hold_sessions(&mut self, hold: SessionHold) {
         let are_held = hold != SessionHold::Released;
@@ -96,6 +108,13 @@ impl NodeRouter {
         self.sessions.withhold_registrations(are_held, self.now_ms);
         self.update_exclusives();
         self.is_restore_held = hold == SessionHold::Held;
+        if !are_held {
+            self.send_announcements();
+            self.forget_filters_with(self.sequence);
+            if let Some((_, until_ms)) = &mut self.adopter {
+                *until_ms = self.now_ms + ADOPTED_REPORT_MS;
+            }
+        }
         match self.is_restore_held {
             true => self.sessions.hold_restore(self.now_ms),
             false => self.check_restored(),
@@ -186,6 +205,9 @@ impl NodeRouter {
         node: &str,
     ) {
         let successor = Successor::Peer(from);
+        if *node == *self.name {
+            self.note_adopter(from, state);
+        }
         // Two nodes may expect to adopt the sessions. The record decides who does so, and the other one declines.
         let known = self.successions.get(node).map(|known| known.successor);
         let is_own = known == Some(Successor::ThisNode);
@@ -229,6 +251,67 @@ impl NodeRouter {
         }
     }
 
+    /// Another node has adopted the sessions of this one. Among them are those that this one had adopted, or was about to adopt,
+    /// from a third node.
+    fn note_adopter(&mut self, adopter: PeerNodeIx, state: SuccessionState) {
+        if matches!(
+            state,
+            SuccessionState::Adopted | SuccessionState::AdoptedBefore
+        ) && let Some(peer) = &self.peers[adopter.position()]
+            && let Some(node) = &self.nodes[usize::from(peer.slot)]
+            && (self.adopter.as_ref()).is_none_or(|(adopter, _)| *adopter != node.name)
+        {
+            self.adopter = Some((node.name.clone(), self.now_ms + ADOPTED_REPORT_MS));
+            let is_held = self.node.are_sessions_held.load(Relaxed);
+            self.forget_filters_with(if is_held { u64::MAX } else { self.sequence });
+        }
+    }
+
+    /// The nodes that can be reached have forgotten the filters of sessions that another node has adopted when they have applied an
+    /// announcement.
+    fn forget_filters_with(&mut self, sequence: u64) {
+        for peer in self.peers.iter_mut().flatten() {
+            if !peer.awaits_completion {
+                peer.forgets_with = sequence;
+            }
+        }
+    }
+
+    /// Passes a message of another node on to the one that has adopted the sessions of this one, if it may be for these: the other
+    /// node may not know it, or may have learned it too late.
+    pub(super) fn pass_to_adopter(
+        &mut self,
+        slot: u8,
+        message: NodeTraffic<'_>,
+        touched: &mut BatchRecipients,
+    ) {
+        if self.adopter.is_none() || message.view.qos == QoS::AtMostOnce {
+            return;
+        }
+        let mut peers = self.peers.iter().flatten();
+        if peers.any(|peer| peer.slot == slot && peer.applied < peer.forgets_with) {
+            self.push_to_adopter(message, touched);
+        }
+    }
+
+    /// Sends a message to the node that has adopted the sessions of this one, for these.
+    pub(super) fn push_to_adopter(
+        &mut self,
+        message: NodeTraffic<'_>,
+        touched: &mut BatchRecipients,
+    ) {
+        let Some((adopter, _)) = &self.adopter else {
+            return;
+        };
+        let is_adopter = |node: &Option<Box<RemoteNode>>| {
+            node.as_ref().is_some_and(|node| node.name == *adopter)
+        };
+        if let Some(slot) = self.nodes.iter().position(is_adopter) {
+            let name = self.name.clone();
+            self.push_for_adopted(slot as u8, message, &name, touched);
+        }
+    }
+
     /// A node cannot be reached any more. It may return in time, and say what it has adopted.
     pub(super) fn remove_successor(&mut self, peer: PeerNodeIx) {
         self.standbys.retain(|_, standby| *standby != peer);
@@ -261,7 +344,11 @@ impl NodeRouter {
     pub(super) fn tick_successions(&mut self) -> bool {
         let now_ms = self.now_ms;
         self.adopted_nodes
-            .retain(|_, adopted_ms| now_ms < *adopted_ms + ADOPTED_REPORT_MS);
+            .retain(|_, adoption| now_ms < adoption.ended_ms + ADOPTED_REPORT_MS);
+        // The adopter forgets some time later which sessions it has adopted.
+        let are_held = self.node.are_sessions_held.load(Relaxed);
+        self.adopter
+            .take_if(|(_, until_ms)| !are_held && now_ms >= *until_ms);
         let (mut due, mut ended) = (Vec::new(), Vec::new());
         for (node, succession) in &mut self.successions {
             match succession.successor {
@@ -283,7 +370,7 @@ impl NodeRouter {
         for node in due {
             self.report_succession(&node, SuccessionState::Begun);
         }
-        !self.successions.is_empty()
+        !self.successions.is_empty() || self.adopter.is_some()
     }
 
     /// Sends what a node has not confirmed to the node that has adopted its sessions. `is_new`: it has done so just now, so
@@ -427,7 +514,10 @@ impl NodeRouter {
             return;
         }
         let adopted = self.adopted_nodes.iter();
-        let since = adopted.filter(|&(_, &adopted_ms)| message.view.received_ms <= adopted_ms);
+        // Which sessions an earlier run has adopted is not known, and the other ones have got the message.
+        let since = adopted.filter(|(_, adoption)| {
+            !adoption.is_of_earlier_run && message.view.received_ms <= adoption.ended_ms
+        });
         let nodes: Vec<Box<str>> = since.map(|(node, _)| node.clone()).collect();
         for node in nodes {
             self.push_to_adopted_here(message, &node, touched);
@@ -453,7 +543,10 @@ impl NodeRouter {
                 };
                 self.push_for_adopted(slot, message, node, touched);
             }
-            Successor::ThisNode => self.push_to_adopted_here(message, node, touched),
+            Successor::ThisNode => {
+                self.push_to_adopted_here(message, node, touched);
+                self.push_to_adopter(message, touched);
+            }
             Successor::Returned(slot) => self.push_to_node(slot, message, None, touched),
             Successor::Unreachable => {}
         }

@@ -6,7 +6,7 @@ use mqtt::{Ack, Packet, PacketType, Properties, QoS, ReasonCode, Version};
 use tempfile::TempDir;
 
 use super::cluster_sim::{ClusterSim, name, payloads};
-use super::sim::{AWAY_TIMEOUT_MS, SimConnection};
+use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
 use crate::core::adoption::AbandonScan;
 use crate::core::inspection::{ScanStep, ShardScan};
 use crate::core::succession::SessionHold;
@@ -342,6 +342,33 @@ fn messages_during_an_adoption_arrive_once() {
         subscriber.node = 2;
         expected.sort();
         assert_eq!(subscriber.take(&mut cluster), expected, "seed {seed}");
+    }
+}
+
+/// The standby is killed when it has adopted the sessions, before it has said so, and begins again.
+#[test]
+fn messages_between_two_attempts_to_adopt_the_same_sessions_arrive_once() {
+    for seed in seeds() {
+        let (mut cluster, mut publisher, mut subscriber) = with_subscriber(3, seed * 7919);
+        cluster.nodes[2].with_router(|router| router.set_standby_for(&name(1), true));
+        cluster.settle();
+        let dir = cluster.kill(1);
+        cluster.nodes[2].adopt_all(&name(1), &dir);
+        cluster.settle();
+        let of_standby = cluster.kill(2);
+        let now_ms = cluster.nodes[2].now_ms;
+        cluster.nodes[2] = Sim::open(&name(2), 2, (seed, now_ms), of_standby);
+        cluster.nodes[2].with_router(|router| router.begin_succession(&name(1)));
+        cluster.join(0, 2);
+        cluster.settle();
+        publisher.publish(&mut cluster, b"1", 1);
+        cluster.settle();
+        cluster.nodes[2].adopt_all(&name(1), &dir);
+        cluster.settle();
+        cluster.nodes[2].with_router(|router| router.end_succession(&name(1), true));
+        cluster.settle();
+        subscriber.node = 2;
+        assert_eq!(subscriber.take(&mut cluster), ["1"], "seed {seed}");
     }
 }
 

@@ -340,7 +340,7 @@ impl Sim {
         store.dir
     }
 
-    /// Adopts everything of the node `from`, whose store this is.
+    /// Adopts everything of the node `from`, whose store this is, except sessions that it has already.
     pub(super) fn adopt_all(&mut self, from: &str, dir: &TempDir) {
         let copy = open_store(dir);
         let RecoveredCopy {
@@ -363,12 +363,14 @@ impl Sim {
             copy.read_queue(number, &mut |entry| entries.push(entry))
                 .unwrap();
             let mut shard = self.random(self.shards.len());
-            let number = loop {
+            let begun = loop {
                 match self.shards[shard].begin_adoption(from, &session) {
-                    AdoptionBegin::Begun { number } => break number,
                     AdoptionBegin::OtherShard(other) => shard = usize::from(other),
-                    AdoptionBegin::Skipped => panic!("{} was skipped", session.client_id),
+                    begun => break begun,
                 }
+            };
+            let AdoptionBegin::Begun { number } = begun else {
+                continue;
             };
             self.shards[shard].write_adopted_messages(number, &entries);
             assert!(self.shards[shard].finish_adoption(from, number, session, self.now_ms));
