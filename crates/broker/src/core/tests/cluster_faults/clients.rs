@@ -61,6 +61,11 @@ pub(super) struct Client {
     pub(super) is_subscribed: bool,
     /// The node that has the session.
     pub(super) home: usize,
+    /// When its present node has adopted the session.
+    pub(super) adopted_in: u64,
+    /// The nodes that have not got the filters of the session from its node yet: they were separated when the client subscribed
+    /// or when the session was adopted, or have started since.
+    pub(super) unaware: BTreeSet<usize>,
     /// Number of the session, and of the connection; expectations hold for one of them.
     pub(super) session_number: u64,
     pub(super) connection_number: u64,
@@ -102,6 +107,8 @@ impl Client {
             is_clean: false,
             is_subscribed: false,
             home: 0,
+            adopted_in: 0,
+            unaware: BTreeSet::new(),
             session_number: 0,
             connection_number: 0,
             open: None,
@@ -316,11 +323,26 @@ impl FaultSim {
 
     /// The adopting node has the sessions of another one.
     pub(super) fn move_homes(&mut self, from: usize, to: usize) {
-        for client in &mut self.clients {
-            if client.home == from && self.cluster.nodes[to].has_session(&client.id) {
+        let number = self.next_number();
+        for at in 0..self.clients.len() {
+            // The failed node may have been adopting the sessions of a third one.
+            let home = self.clients[at].home;
+            let is_from = home == from || home != to && self.is_adopting(from, home);
+            let client = &mut self.clients[at];
+            if is_from && self.cluster.nodes[to].has_session(&client.id) {
                 client.home = to;
+                client.adopted_in = number;
+                self.note_unaware(at);
             }
         }
+    }
+
+    /// The filters of a session are known from now on to the nodes that its node can reach.
+    fn note_unaware(&mut self, at: usize) {
+        let home = self.clients[at].home;
+        self.clients[at].unaware = (0..self.nodes.len())
+            .filter(|&node| node != home && !self.has_filters(node, home))
+            .collect();
     }
 
     /// Everything that the clients do without being asked to. False if nothing has happened.
@@ -336,10 +358,15 @@ impl FaultSim {
                 let is_due =
                     client.state == ClientState::Offline && self.now_ms >= client.next_connect_ms;
                 if is_due && let Some(node) = self.any_listening_node() {
-                    let wants_new = self.is_faulty
-                        && self.clients[at].role == Role::Subscriber
-                        && self.clients[at].is_subscribed
-                        && self.random(25) == 0;
+                    let client = &self.clients[at];
+                    // A client that has asked for a new session asks until it gets an answer. It may have the new one already, and
+                    // would lose what it does in the earlier one.
+                    let is_unanswered = client.is_clean && !client.is_subscribed;
+                    let wants_new = is_unanswered
+                        || self.is_faulty
+                            && self.clients[at].role == Role::Subscriber
+                            && self.clients[at].is_subscribed
+                            && self.random(25) == 0;
                     self.connect_client(at, node, wants_new);
                     has_acted = true;
                 }
@@ -383,6 +410,7 @@ impl FaultSim {
             Received::ConnAck { code, present } => self.handle_connack(at, code, present),
             Received::SubAck => {
                 self.clients[at].is_subscribed = true;
+                self.note_unaware(at);
                 let shown = format!("{} is subscribed", self.clients[at].id);
                 self.note(shown);
             }
@@ -447,10 +475,15 @@ impl FaultSim {
             return self.drop_client(at, wait_ms);
         }
         client.state = ClientState::Connected;
-        client.home = home;
+        client.is_clean = false;
+        let has_moved = std::mem::replace(&mut client.home, home) != home;
         if !present {
             client.received_ids.clear();
         }
+        if has_moved {
+            self.note_unaware(at);
+        }
+        let client = &mut self.clients[at];
         if !client.is_subscribed {
             let mut subscribe = SubscribeBuf::new(1);
             for &(filter, qos) in &client.filters {

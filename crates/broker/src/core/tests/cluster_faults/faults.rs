@@ -111,6 +111,9 @@ impl FaultSim {
     }
 
     fn end_node(&mut self, node: usize, loses_messages: bool) {
+        if self.nodes[node].has_adopted {
+            self.record_end_of_adopter();
+        }
         self.cluster.collect();
         self.forget_connections(node);
         self.end_standbys(node);
@@ -167,6 +170,10 @@ impl FaultSim {
         state.start_at_ms = None;
         state.started_ms = self.now_ms;
         state.has_restarted = true;
+        state.has_adopted = false;
+        for client in self.clients.iter_mut().filter(|client| client.home != node) {
+            client.unaware.insert(node);
+        }
         self.start_standbys(node);
         self.update_blocked();
     }

@@ -27,6 +27,8 @@ const AWAY_TIMEOUT_MS: u64 = 60_000;
 const START_TIMEOUT_MS: u64 = 10_000;
 /// Time for everything to be well again.
 const MAX_RECOVERY_MS: u64 = 120_000;
+/// Clients of which one publishes, comes or goes in each step of a run.
+const CLIENTS_PER_ACTION: usize = 12;
 /// Steps that are shown when something does not hold.
 const TRACE_STEPS: usize = 150;
 /// Steps in which a cluster without changes from outside comes to rest.
@@ -42,6 +44,8 @@ struct SimulatedNode {
     start_at_ms: Option<u64>,
     started_ms: u64,
     has_restarted: bool,
+    /// It has adopted sessions in this run.
+    has_adopted: bool,
     /// It knows the filters of the other nodes, and accepts clients.
     is_ready: bool,
     is_listening: bool,
@@ -81,7 +85,8 @@ struct FaultSim {
     is_faulty: bool,
     now_ms: u64,
     last_number: u64,
-    /// Messages that were lost for a session or a group whose node that of the publisher did not know.
+    /// Messages that were lost for a session or a group whose node that of the publisher did not know, or that have arrived twice for a
+    /// known reason.
     excused: usize,
     trace: VecDeque<String>,
     seed: u64,
@@ -114,6 +119,7 @@ impl FaultSim {
             start_at_ms: None,
             started_ms: 0,
             has_restarted: false,
+            has_adopted: false,
             is_ready: false,
             is_listening: false,
             is_draining: false,
@@ -245,6 +251,7 @@ impl FaultSim {
         self.now_ms += ms;
         self.end_faults();
         self.step_network();
+        self.update_unaware();
         for node in 0..self.nodes.len() {
             if !self.acts(node) {
                 continue;
@@ -288,7 +295,7 @@ impl FaultSim {
         {
             state.has_forwarded = true;
             let restored = self.cluster.nodes[node].restored_payloads();
-            self.record_sent_again(node, None, &restored);
+            self.record_restored(node, &restored);
             self.cluster.nodes[node].forward_restored();
         }
     }
@@ -314,7 +321,9 @@ impl FaultSim {
         let end_ms = sim.now_ms + plan.faulty_ms;
         while sim.now_ms < end_ms {
             sim.cause_fault();
-            sim.act_as_clients();
+            for _ in 0..plan.clients.div_ceil(CLIENTS_PER_ACTION) {
+                sim.act_as_clients();
+            }
             let steps = sim.random(60);
             sim.run_some(steps);
             if sim.random(2) == 0 {

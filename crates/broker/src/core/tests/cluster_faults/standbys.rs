@@ -100,6 +100,8 @@ struct CopyFiles {
     dir: TempDir,
     run: u64,
     is_adopted: bool,
+    /// When the first attempt to adopt the sessions began, by the clock of the node with the copy.
+    adopting_since_ms: Option<u64>,
 }
 
 enum CopyStage {
@@ -535,6 +537,7 @@ impl FaultSim {
             dir,
             run,
             is_adopted,
+            adopting_since_ms: None,
         };
         self.nodes[standby].files.copies.insert(node, files);
         self.origin(standby, node).copy = Some(kept);
@@ -795,6 +798,7 @@ impl FaultSim {
                 }
             }
             self.cluster.nodes[node].collect();
+            self.repeat_adoptions(node);
             let is_abandoned = true;
             self.set_phase(
                 node,
@@ -812,6 +816,16 @@ impl FaultSim {
         self.sender(node).run = self.next_number();
         if self.write_own_record(node, None) {
             self.await_adopter(node, adopter);
+        }
+    }
+
+    /// What a node was adopting is gone with its own sessions. The node that has adopted these may not have it.
+    fn repeat_adoptions(&mut self, node: usize) {
+        let now_ms = self.now_ms;
+        for origin in self.nodes[node].receiver.origins.values_mut() {
+            if origin.adoption.take().is_some() {
+                origin.adopt_at_ms = Some(now_ms);
+            }
         }
     }
 
@@ -949,13 +963,15 @@ impl FaultSim {
             kept.store.close();
         }
         self.cluster.nodes[node].with_router(|router| router.begin_succession(&name(of)));
-        let Some(files) = self.nodes[node].files.copies.get(&of) else {
+        let now_ms = self.cluster.nodes[node].now_ms;
+        let Some(files) = self.nodes[node].files.copies.get_mut(&of) else {
             return;
         };
+        let since_ms = *files.adopting_since_ms.get_or_insert(now_ms);
         if files.is_adopted {
             self.origin(node, of).is_standby = false;
             self.set_standby_for(node, of, false);
-            self.end_succession(node, of, true);
+            self.cluster.nodes[node].with_router(|router| router.confirm_succession(&name(of)));
             return self.nodes[node].receiver.ended.push((of, known));
         }
         let copy = open_store(&files.dir);
@@ -998,7 +1014,6 @@ impl FaultSim {
             .collect();
         let shown = format!("node {node} adopts the sessions of {of}: {ids:?}");
         self.note(shown);
-        let since_ms = self.cluster.nodes[node].now_ms;
         self.origin(node, of).adoption = Some(Adoption {
             known,
             since_ms,
@@ -1100,6 +1115,12 @@ impl FaultSim {
         self.record_sent_again(node, Some(of), &sent_again);
     }
 
+    /// Whether a node adopts the sessions of another one, and has not said that it has done so.
+    pub(super) fn is_adopting(&self, node: usize, of: usize) -> bool {
+        let record = self.records.of[of].as_ref().map(|known| &known.record);
+        record.is_some_and(|record| record.adopted_by == Some(node) && !record.is_adopted)
+    }
+
     fn finish_adoption(&mut self, node: usize, of: usize) {
         let Some(adoption) = self.origin(node, of).adoption.take() else {
             return;
@@ -1107,6 +1128,7 @@ impl FaultSim {
         if let Some(files) = self.nodes[node].files.copies.get_mut(&of) {
             files.is_adopted = true;
         }
+        self.nodes[node].has_adopted = true;
         self.note(format!("node {node} has adopted the sessions of {of}"));
         self.origin(node, of).is_standby = false;
         self.set_standby_for(node, of, false);
