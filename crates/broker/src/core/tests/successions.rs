@@ -353,9 +353,10 @@ fn a_node_that_returns_before_its_standby_declines_gets_each_message_once() {
     }
 }
 
-/// A member of a group at the first of three nodes, whose standby is the second one, and a publisher at the third one.
+/// A subscriber, perhaps a member of a group, at the first of three nodes, whose standby is the second one, and a publisher at the third one.
 struct AdoptedMember {
     cluster: ClusterSim,
+    filter: &'static str,
     member: SimConnection,
     publisher: SimConnection,
     published: u16,
@@ -363,14 +364,19 @@ struct AdoptedMember {
 
 impl AdoptedMember {
     fn new(seed: u64) -> Self {
+        Self::with_filter(seed, "$share/g/a/+")
+    }
+
+    fn with_filter(seed: u64, filter: &'static str) -> Self {
         let mut cluster = ClusterSim::new(3, 2, seed, true);
         cluster.nodes[1].with_router(|router| router.set_standby_for(&name(0), true));
         let mut member = cluster.connect(0, 0, "client", false);
-        cluster.nodes[0].subscribe(&mut member, "$share/g/a/+", QoS::AtLeastOnce);
+        cluster.nodes[0].subscribe(&mut member, filter, QoS::AtLeastOnce);
         let publisher = cluster.connect(2, 0, "publisher", true);
         cluster.settle();
         Self {
             cluster,
+            filter,
             member,
             publisher,
             published: 0,
@@ -385,7 +391,7 @@ impl AdoptedMember {
     }
 
     fn adopt(&mut self) {
-        self.cluster.nodes[1].adopt_session(0, &name(0), "client", "$share/g/a/+");
+        self.cluster.nodes[1].adopt_session(0, &name(0), "client", self.filter);
         self.cluster.settle();
         self.cluster.nodes[1].with_router(|router| router.end_succession(&name(0), true));
         self.cluster.settle();
@@ -524,5 +530,36 @@ fn messages_for_a_node_whose_standby_could_not_be_reached_go_to_the_adopted_sess
         adopted.cluster.is_silent.clear();
         adopted.cluster.settle();
         assert!(adopted.is_acknowledged(), "seed {seed}");
+    }
+}
+
+/// The publisher's node reaches the failed node, which has ended its sessions, before it learns of the adoption.
+#[test]
+fn messages_that_arrive_at_a_node_after_its_sessions_were_adopted_are_passed_on() {
+    for seed in 0..20 {
+        let mut adopted = AdoptedMember::with_filter(1090 + seed, "a/+");
+        for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+            adopted.cluster.separate(a, b);
+        }
+        adopted.publish();
+        adopted.adopt();
+        adopted.hold(SessionHold::Held);
+        adopted.cluster.join(0, 1);
+        adopted.cluster.settle();
+        let is_late = seed % 2 == 0;
+        if is_late {
+            adopted.cluster.nodes[0].terminate("client");
+            adopted.cluster.settle();
+            adopted.hold(SessionHold::Released);
+        }
+        adopted.cluster.join(0, 2);
+        adopted.cluster.settle();
+        assert_eq!(adopted.adopted_messages(), 1, "seed {seed}");
+        if is_late {
+            assert!(adopted.is_acknowledged(), "seed {seed}");
+        }
+        // What follows is for the present sessions only.
+        adopted.publish();
+        assert_eq!(adopted.adopted_messages(), if is_late { 1 } else { 2 });
     }
 }
