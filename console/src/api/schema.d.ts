@@ -3593,6 +3593,7 @@ export interface components {
             deviceId: string;
             id: components["schemas"]["AlarmId"];
             namespace: string;
+            node?: string | null;
             notify: string[];
             productId: string;
             raised_at_ms: number;
@@ -7758,7 +7759,9 @@ export interface operations {
     };
     countAlarms: {
         parameters: {
-            query?: never;
+            query?: {
+                product?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use devices::alarm::{
-    Alarm, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms, MAX_COMMENTS,
-    NODE_ALARM_RULES_ID, NODE_ALARM_RULES_KIND, NODE_NO, NODE_PRODUCT, NotificationCounts,
-    Notifications, Severity, check_node_alarm_rules, stored_node_alarm_rules,
+    Alarm, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmPosition, AlarmState, Alarms,
+    MAX_COMMENTS, NODE_ALARM_RULES_ID, NODE_ALARM_RULES_KIND, NODE_NO, NODE_PRODUCT,
+    NotificationCounts, Notifications, Severity, check_node_alarm_rules, stored_node_alarm_rules,
 };
 use devices::{DeviceNo, Registry};
 use namespaces::NamespaceSelection;
@@ -49,17 +49,17 @@ pub(crate) struct AlarmQuery {
     /// Range of the time of raising, end exclusive.
     pub(crate) from_ms: Option<u64>,
     pub(crate) to_ms: Option<u64>,
-    /// Only alarms with a smaller number.
-    pub(crate) before: Option<u64>,
+    /// Only alarms behind this place.
+    pub(crate) before: Option<AlarmPosition>,
     pub(crate) limit: usize,
     pub(crate) namespaces: NamespaceSelection,
 }
 
-/// A page of alarms, newest first, and the cursor of the next page.
+/// A page of alarms, newest first, and the place behind which the next page begins.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct AlarmRows {
     pub(crate) rows: Vec<Alarm>,
-    pub(crate) next: Option<u64>,
+    pub(crate) next: Option<AlarmPosition>,
 }
 
 /// Numbers of alarms.
@@ -153,13 +153,11 @@ impl AlarmService {
             from_ms: query.from_ms,
             to_ms: query.to_ms,
         };
-        let page = self
-            .alarms
-            .list(&filter, query.before.map(AlarmId), query.limit);
+        let page = self.alarms.list(&filter, query.before, query.limit);
         let page = page.map_err(unavailable_error)?;
         Ok(AlarmRows {
             rows: page.alarms,
-            next: page.next.map(|id| id.0),
+            next: page.next,
         })
     }
 
@@ -191,9 +189,12 @@ impl AlarmService {
         self.alarms.remove(AlarmId(id)).map_err(to_service_error)
     }
 
-    /// The number of alarms by state and severity.
-    pub(crate) fn counts(&self) -> AlarmCounts {
-        let counts = self.alarms.counts();
+    /// The number of alarms by state and severity, or of those of the node itself.
+    pub(crate) fn counts(&self, only_of_node: bool) -> AlarmCounts {
+        let counts = match only_of_node {
+            true => self.alarms.counts_of_node(),
+            false => self.alarms.counts(),
+        };
         let sum = |is_wanted: &dyn Fn(AlarmState, Severity) -> bool| -> u64 {
             let wanted = counts
                 .iter()

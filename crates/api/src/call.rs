@@ -378,6 +378,12 @@ pub(crate) fn page_of<T: Serialize>(data: Vec<T>, next: Option<impl Display>) ->
     json_response(ListPage { data, next })
 }
 
+/// A page of a list, and the cursor of the next one.
+pub(crate) fn page_before<T: Serialize>(data: Vec<T>, next: Option<PageCursor>) -> ApiResult {
+    let next = next.map(|next| next.encode());
+    json_response(ListPage { data, next })
+}
+
 /// A list that is always complete on one page.
 pub(crate) fn unpaged_list<T: Serialize>(data: Vec<T>) -> ApiResult {
     json_response(ListPage { data, next: None })

@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::alarm_service::AlarmQuery;
 use crate::node_calls::ask_for_list;
-use crate::node_lists::{ListQuestion, SharedList, list_here, namespace_names};
+use crate::node_lists::{ListQuestion, ListRows, SharedList, list_here, namespace_names};
 use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 
 /// Rows that are read from a node at a time.
 const PAGE_ROWS: usize = 1000;
 
-/// Rows of all nodes.
+/// Rows of all nodes. Those that all nodes have, see [`SharedList::of_other_nodes`], are read from this one.
 pub(crate) struct NewestRows<R> {
     pub(crate) rows: Vec<R>,
     pub(crate) has_more: bool,
@@ -64,8 +64,24 @@ struct ListSource {
     /// `None`: this one.
     node: Option<String>,
     rows: VecDeque<Value>,
-    /// Where the next page begins; the outer `None`: there is none.
-    next: Option<Option<u64>>,
+    /// Where the next page begins.
+    next: NextPage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum NextPage {
+    First,
+    /// Behind the row with this number and, in lists of alarms, this time of raising.
+    Behind(u64, Option<u64>),
+    End,
+    NotAnswered,
+}
+
+impl NextPage {
+    fn of(page: &ListRows) -> Self {
+        page.next
+            .map_or(Self::End, |number| Self::Behind(number, page.next_ms))
+    }
 }
 
 async fn newest<R: DeserializeOwned>(
@@ -77,11 +93,13 @@ async fn newest<R: DeserializeOwned>(
 ) -> Result<NewestRows<R>, ProblemDetails> {
     let cluster = app.program.cluster_backend();
     let others = cluster.map(|cluster| cluster.other_nodes());
+    let of_others = list.of_other_nodes();
+    let others = others.filter(|_| of_others.is_some());
     let others = others.unwrap_or_default().into_iter().map(Some);
     let sources = [None].into_iter().chain(others).map(|node| ListSource {
         node,
         rows: VecDeque::new(),
-        next: Some(None),
+        next: NextPage::First,
     });
     let mut sources: Vec<_> = sources.collect();
     let time_field = list.time_field();
@@ -91,17 +109,17 @@ async fn newest<R: DeserializeOwned>(
         missing_nodes: Vec::new(),
     };
     loop {
-        read_pages(app, &list, &namespaces, &mut sources, skip + limit + 1).await?;
+        let lists = (&list, of_others.as_ref().unwrap_or(&list));
+        read_pages(app, lists, &namespaces, &mut sources, skip + limit + 1).await?;
         for source in &mut sources {
-            // Without rows and a next page it did not answer, see `read_pages`.
-            if source.next == Some(NOT_ANSWERED) {
-                source.next = None;
+            if source.next == NextPage::NotAnswered {
+                source.next = NextPage::End;
                 found.missing_nodes.extend(source.node.clone());
             }
         }
         if sources
             .iter()
-            .any(|source| source.rows.is_empty() && source.next.is_some())
+            .any(|source| source.rows.is_empty() && source.next != NextPage::End)
         {
             // A page may be empty although more follow.
             continue;
@@ -131,42 +149,48 @@ async fn newest<R: DeserializeOwned>(
     Ok(found)
 }
 
-/// Place of the next page of a node that did not answer; numbers of rows are larger.
-const NOT_ANSWERED: Option<u64> = Some(0);
-
-/// Reads the next page of each node whose page has ended.
+/// Reads the next page of each node whose page has ended: of the first list at this node, of the second one at the others.
 async fn read_pages(
     app: &Arc<ApiState>,
-    list: &SharedList,
+    (list, of_others): (&SharedList, &SharedList),
     namespaces: &Option<Vec<String>>,
     sources: &mut [ListSource],
     limit: usize,
 ) -> Result<(), ProblemDetails> {
     let ended = sources
         .iter_mut()
-        .filter(|source| source.rows.is_empty() && source.next.is_some());
+        .filter(|source| source.rows.is_empty() && source.next != NextPage::End);
     let reading = ended.map(|source| async move {
+        let (before, before_ms) = match source.next {
+            NextPage::Behind(number, ms) => (Some(number), ms),
+            _ => (None, None),
+        };
+        let list = match source.node {
+            None => list,
+            Some(_) => of_others,
+        };
         let question = ListQuestion {
             list: list.clone(),
             namespaces: namespaces.clone(),
-            before: source.next.flatten(),
+            before,
+            before_ms,
             limit: limit.min(PAGE_ROWS),
         };
         match &source.node {
             None => {
                 let page = list_here(app.alarms.clone(), app.commands.clone(), question).await;
                 let page = page.map_err(ProblemDetails::unavailable)?;
+                source.next = NextPage::of(&page);
                 source.rows.extend(page.rows);
-                source.next = page.next.map(Some);
             }
             Some(node) => match ask_for_list(app, node, question).await {
                 Ok(page) => {
+                    source.next = NextPage::of(&page);
                     source.rows.extend(page.rows);
-                    source.next = page.next.map(Some);
                 }
                 Err(reason) => {
                     tracing::debug!(node, reason, "another node of the cluster did not answer");
-                    source.next = Some(NOT_ANSWERED);
+                    source.next = NextPage::NotAnswered;
                 }
             },
         }

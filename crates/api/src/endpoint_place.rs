@@ -12,6 +12,9 @@ pub(crate) enum EndpointPlace {
     /// The node that has the object. `path` is that of the route which reads the object, and has the parameter `id`. The
     /// route has the parameter [`NODE`](crate::query_parameters::NODE).
     Object { path: &'static str },
+    /// This node if it has the alarm with the number in the path parameter `id`, as all nodes have those of devices; otherwise the
+    /// node that has it. The route has the parameter [`NODE`](crate::query_parameters::NODE).
+    Alarm,
     /// The node that has the file or transfer with the id in this path parameter.
     File(&'static str),
     /// This node. If another node has the file or transfer with the id in this path parameter, the request is rejected.
@@ -30,10 +33,13 @@ pub(crate) enum EndpointPlace {
 pub(crate) enum MergedAnswer {
     /// Pages of rows with ids, which are the cursors.
     Rows(MergedRows),
+    /// Pages of alarms: this node has all those of devices, and the others have those about themselves. The cursor is the
+    /// same for all nodes.
+    Alarms(MergedRows),
+    /// The numbers of alarms, which are at the nodes in the same way, are added.
+    AlarmCounts,
     /// Lists without pages, whose rows name their node. With the name of a field with a time, the newest rows come first.
     Lists(Option<&'static str>),
-    /// All numbers are added.
-    Sum,
     /// Those of this node, with the devices online at all nodes.
     DeviceCounts,
     /// Of each key, the latest value.

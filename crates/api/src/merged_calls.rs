@@ -8,6 +8,7 @@ use crate::endpoint_place::MergedAnswer;
 use crate::merged_answers::{self, NodeAnswer};
 use crate::merged_endpoints;
 use crate::merged_pages::MergedPages;
+use crate::node_lists::may_be_of_node;
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::QueryParameters;
 
@@ -24,6 +25,7 @@ impl MergedCall {
     ) -> Result<Self, ProblemDetails> {
         let pages = match merged {
             MergedAnswer::Rows(rows) => Some(MergedPages::new(rows, &query)?),
+            MergedAnswer::Alarms(rows) => Some(MergedPages::shared(rows, &query)?),
             _ => None,
         };
         Ok(Self {
@@ -36,6 +38,20 @@ impl MergedCall {
     /// The pages of a list, whose cursor is another one for each node.
     pub(crate) fn pages(&self) -> Option<&MergedPages> {
         self.pages.as_ref()
+    }
+
+    /// Whether this node has all rows, except those about other nodes.
+    pub(crate) fn is_about_nodes(&self) -> bool {
+        matches!(
+            self.merged,
+            MergedAnswer::Alarms(_) | MergedAnswer::AlarmCounts
+        )
+    }
+
+    /// Whether other nodes may have rows about themselves.
+    pub(crate) fn needs_other_nodes(&self) -> bool {
+        let value = |name| self.query.text_value(name);
+        !self.is_about_nodes() || may_be_of_node(value("device"), value("product"))
     }
 
     /// Whether nodes execute it and answer nothing.

@@ -49,6 +49,24 @@ impl MergedPages {
         })
     }
 
+    /// Pages of a list whose rows have the same places at all nodes, so that the cursor is the same for all of them.
+    pub(crate) fn shared(
+        rows: MergedRows,
+        query: &QueryParameters,
+    ) -> Result<Self, ProblemDetails> {
+        let order = match SortOrder::read(query)? {
+            Some(order) => order,
+            None => SortOrder::newest(rows.time_field, query)?,
+        };
+        Ok(Self {
+            rows,
+            order: Some(order),
+            limit: query.limit(),
+            cursors: BTreeMap::new(),
+            sorted_after: query.after().map(|after| after.encode()),
+        })
+    }
+
     /// The cursor for a node; the inner `None` is the beginning of its list, the outer one its end.
     pub(crate) fn cursor_of(&self, node: &str) -> Option<Option<String>> {
         if self.order.is_some() {
@@ -99,7 +117,11 @@ impl MergedPages {
             let mut row = row.clone();
             let page = &mut pages[index];
             if let Some(fields) = row.as_object_mut() {
-                fields.insert("node".to_owned(), page.node.as_str().into());
+                let node = fields.entry("node").or_insert(Value::Null);
+                // An alarm has the node that has raised it.
+                if !node.is_string() {
+                    *node = page.node.as_str().into();
+                }
             }
             page.taken += 1;
             data.push(row);
@@ -297,6 +319,72 @@ mod tests {
         let ids = first["data"].as_array().unwrap().iter();
         let ids: Vec<_> = ids.map(|row| row["id"].as_str().unwrap()).collect();
         assert_eq!(ids, ["aa", "aaaa", "b"]);
+    }
+
+    #[test]
+    fn a_shared_list_has_one_cursor_for_all_nodes() {
+        // The times and numbers of rows, the newest first: those of all nodes at the first one, and own ones at the second.
+        let shared = [(9, 30), (9, 20), (7, 2), (5, 40)];
+        let own = [(8, 1), (5, 3)];
+        let page = |rows: &[(u64, u64)], after: Option<&str>| {
+            let after = after.map(|after| query(&format!("after={after}")).after().unwrap());
+            let place = after.map(|after| -> (u64, u64) {
+                (after.first.parse().unwrap(), after.second.parse().unwrap())
+            });
+            let is_behind = |row: &&(u64, u64)| place.is_none_or(|place| **row < place);
+            let rows: Vec<_> = rows.iter().filter(is_behind).collect();
+            let page = rows.iter().take(2);
+            let page: Vec<_> = page.map(|(at, id)| json!({"id": id, "at": at})).collect();
+            let next = (rows.len() > 2).then(|| {
+                let (at, id) = rows[1];
+                PageCursor::new(&at.to_string(), &id.to_string()).encode()
+            });
+            json!({"data": page, "next": next})
+        };
+        let (mut ids, mut after) = (Vec::new(), None::<String>);
+        for turn in 0..10 {
+            let text = after
+                .as_ref()
+                .map_or_else(String::new, |after| format!("&after={after}"));
+            let pages = MergedPages::shared(BY_TIME, &query(&format!("limit=2{text}"))).unwrap();
+            let cursors = ["a", "b"].map(|node| pages.cursor_of(node).unwrap());
+            assert_eq!(cursors, [after.clone(), after.clone()]);
+            // Whichever node is asked for the next page.
+            let (first, second) = if turn % 2 == 0 {
+                ("a", "b")
+            } else {
+                ("b", "a")
+            };
+            let merged = pages.merge(vec![
+                answer(first, page(&shared, after.as_deref())),
+                answer(second, page(&own, after.as_deref())),
+            ]);
+            let rows = merged["data"].as_array().unwrap();
+            ids.extend(rows.iter().map(|row| row["id"].as_u64().unwrap()));
+            after = merged["next"].as_str().map(str::to_owned);
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(ids, [30, 20, 1, 2, 40, 3]);
+        let invalid = PageCursor::new("size 3", "1").encode();
+        let invalid = query(&format!("after={invalid}"));
+        assert!(MergedPages::shared(BY_TIME, &invalid).is_err());
+    }
+
+    #[test]
+    fn a_row_may_have_its_node() {
+        let pages = MergedPages::new(BY_TIME, &query("limit=2")).unwrap();
+        let rows =
+            json!({"data": [{"id": 2, "at": 2, "node": "b"}, {"id": 1, "at": 1}], "next": null});
+        let merged = pages.merge(vec![answer("a", rows)]);
+        let nodes: Vec<_> = merged["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| &row["node"])
+            .collect();
+        assert_eq!(nodes, ["b", "a"]);
     }
 
     #[test]

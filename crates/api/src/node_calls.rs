@@ -16,6 +16,7 @@ use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::response::Response;
+use devices::alarm::NODE_PRODUCT;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -459,6 +460,12 @@ pub(crate) async fn execute(
                 None => node_of_object(app, cluster, &call.reading(path)).await?,
             }
         }
+        EndpointPlace::Alarm => {
+            let query = call.query(endpoint)?;
+            let named = query.text_value(NODE.name);
+            let named = named.map(|node| named_node(cluster, node)).transpose()?;
+            node_of_alarm(app, cluster, value_of("id"), named, &call).await?
+        }
         EndpointPlace::ChosenByHandler => None,
         EndpointPlace::File(parameter) => node_of_file(app, cluster, value_of(parameter)).await?,
         EndpointPlace::LocalFile(parameter) => {
@@ -657,6 +664,34 @@ pub(crate) async fn node_of_file(
     }
 }
 
+/// The node that has an alarm. `None`: this one, which has those of all devices. A node that is named is asked if it can be
+/// reached, since two nodes may have an alarm about themselves with the same number.
+async fn node_of_alarm(
+    app: &Arc<ApiState>,
+    cluster: &dyn ClusterBackend,
+    id: &str,
+    named: Option<String>,
+    call: &NodeCall,
+) -> Result<Option<String>, ProblemDetails> {
+    let Ok(number) = id.parse() else {
+        return Ok(None);
+    };
+    let alarms = app.alarms.clone();
+    let read = run_blocking(move || alarms.get(number), "The alarms cannot be read now.");
+    let own = read
+        .await?
+        .map_err(|_| ProblemDetails::unavailable("The alarms cannot be read now."))?;
+    match (own, named) {
+        (Some(own), Some(node)) if own.is_of_node() => Ok(Some(node)),
+        (Some(_), _) => Ok(None),
+        (None, Some(node)) => Ok(Some(node)),
+        (None, None) => {
+            let reading = call.reading(format!("/api/v1/alarms/{number}"));
+            node_of_object(app, cluster, &reading).await
+        }
+    }
+}
+
 /// The node of a firmware campaign. `None`: no node that this one has met has it.
 fn node_of_campaign(app: &ApiState, id: &str) -> Result<Option<String>, ProblemDetails> {
     let nodes = id.parse().map(|id| app.firmware.campaign_nodes(id));
@@ -740,11 +775,20 @@ async fn merge_all(
     body: Bytes,
 ) -> Result<Response, ProblemDetails> {
     let merged = MergedCall::new(merged, call.query(endpoint)?)?;
-    let call_of = |node: &str| match merged.pages() {
-        Some(pages) => {
-            Some(call.with_query_parameter(AFTER.name, pages.cursor_of(node)?.as_deref()))
+    let call_of = |node: &str| {
+        let mut call = match merged.pages() {
+            Some(pages) => call.with_query_parameter(AFTER.name, pages.cursor_of(node)?.as_deref()),
+            None => call.clone(),
+        };
+        if node != cluster.node() {
+            if !merged.needs_other_nodes() {
+                return None;
+            }
+            if merged.is_about_nodes() {
+                call = call.with_query_parameter("product", Some(NODE_PRODUCT));
+            }
         }
-        None => Some(call.clone()),
+        Some(call)
     };
     let all = execute_everywhere(app, cluster, &body, call_of).await;
     if merged.is_of_one_node() {

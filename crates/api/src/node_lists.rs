@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use devices::alarm::Alarm;
+use devices::alarm::{Alarm, AlarmId, AlarmPosition, NODE_PRODUCT};
 use devices::command::Command;
 use namespaces::NamespaceSelection;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,9 @@ pub(crate) struct ListQuestion {
     /// `None`: all namespaces.
     pub(crate) namespaces: Option<Vec<String>>,
     pub(crate) before: Option<u64>,
+    /// The time of raising of the alarm with the number `before`.
+    #[serde(default)]
+    pub(crate) before_ms: Option<u64>,
     pub(crate) limit: usize,
 }
 
@@ -50,9 +53,29 @@ pub(crate) struct ListRows {
     pub(crate) rows: Vec<Value>,
     /// Value of `before` for further rows; `None`: there are none.
     pub(crate) next: Option<u64>,
+    /// Value of `before_ms` for further rows.
+    #[serde(default)]
+    pub(crate) next_ms: Option<u64>,
 }
 
 impl SharedList {
+    /// The rows that only the nodes themselves have, of a list whose other rows all nodes have. `None`: there are none.
+    ///
+    /// All nodes have the alarms of devices, and each one those about itself. Commands are at one node.
+    pub(crate) fn of_other_nodes(&self) -> Option<Self> {
+        let mut list = self.clone();
+        if let Self::Alarms {
+            device, product, ..
+        } = &mut list
+        {
+            if !may_be_of_node(device.as_deref(), product.as_deref()) {
+                return None;
+            }
+            *product = Some(NODE_PRODUCT.to_owned());
+        }
+        Some(list)
+    }
+
     /// The field with the time by which the rows of nodes are merged.
     pub(crate) fn time_field(&self) -> &'static str {
         match self {
@@ -60,6 +83,12 @@ impl SharedList {
             Self::Commands { .. } => "created_at_ms",
         }
     }
+}
+
+/// Whether a list with these filters may contain alarms of nodes about themselves.
+pub(crate) fn may_be_of_node(device: Option<&str>, product: Option<&str>) -> bool {
+    let may_be = |filter: Option<&str>| filter.is_none_or(|filter| filter == NODE_PRODUCT);
+    may_be(device) && may_be(product)
 }
 
 /// The selection as a list of names; `None`: all.
@@ -103,12 +132,18 @@ pub(crate) async fn list_here(
                     severities,
                     from_ms,
                     to_ms,
-                    before,
+                    before: before.map(|id| AlarmPosition {
+                        // Without a time, the question is of a node of an earlier version.
+                        raised_at_ms: question.before_ms.unwrap_or(u64::MAX),
+                        id: AlarmId(id),
+                    }),
                     limit,
                     namespaces,
                 };
                 let page = alarms.list(&query).map_err(alarm_reason)?;
-                bounded(page.rows, page.next, |alarm: &Alarm| alarm.id.0)
+                bounded(page.rows, page.next, Alarm::position, |position| {
+                    (position.id.0, Some(position.raised_at_ms))
+                })
             }
             SharedList::Commands { device, states } => {
                 let query = CommandQuery {
@@ -124,8 +159,8 @@ pub(crate) async fn list_here(
                     Err(DeviceServiceError::NotFound(_)) => return Ok(ListRows::default()),
                     page => page.map_err(command_reason)?,
                 };
-                let next = page.next.map(|id| id.0);
-                bounded(page.commands, next, |command: &Command| command.id.0)
+                let number = |command: &Command| command.id;
+                bounded(page.commands, page.next, number, |id| (id.0, None))
             }
         }
     };
@@ -133,16 +168,18 @@ pub(crate) async fn list_here(
     read.map_err(|problem| problem.detail)?
 }
 
-/// Keeps as many rows as an answer may have bytes, and at least one.
-fn bounded<R: Serialize>(
+/// Keeps as many rows as an answer may have bytes, and at least one. `place` is that of a row, and `cursor` the values of
+/// [`ListRows`] for rows behind it.
+fn bounded<R: Serialize, P>(
     found: Vec<R>,
-    next: Option<u64>,
-    number: impl Fn(&R) -> u64,
+    mut next: Option<P>,
+    place: impl Fn(&R) -> P,
+    cursor: impl Fn(P) -> (u64, Option<u64>),
 ) -> Result<ListRows, String> {
     let count = found.len();
     let mut page = ListRows {
         rows: Vec::with_capacity(count),
-        next,
+        ..ListRows::default()
     };
     let mut bytes = 0;
     for row in found {
@@ -150,9 +187,12 @@ fn bounded<R: Serialize>(
         bytes += value.to_string().len();
         page.rows.push(value);
         if bytes > MAX_ROWS_BYTES && page.rows.len() < count {
-            page.next = Some(number(&row));
+            next = Some(place(&row));
             break;
         }
+    }
+    if let Some((number, ms)) = next.map(cursor) {
+        (page.next, page.next_ms) = (Some(number), ms);
     }
     Ok(page)
 }
@@ -178,12 +218,17 @@ mod tests {
     fn an_answer_is_bounded() {
         let rows = |bytes: usize| vec!["x".repeat(bytes); 3];
         let numbers = |row: &String| row.len() as u64;
-        let all = bounded(rows(10), None, numbers).unwrap();
-        assert_eq!((all.rows.len(), all.next), (3, None));
-        let cut = bounded(rows(MAX_ROWS_BYTES), None, numbers).unwrap();
+        let cursor = |number| (number, Some(3));
+        let all = bounded(rows(10), None, numbers, cursor).unwrap();
+        assert_eq!((all.rows.len(), all.next, all.next_ms), (3, None, None));
+        let cut = bounded(rows(MAX_ROWS_BYTES), None, numbers, cursor).unwrap();
         assert_eq!((cut.rows.len(), cut.next), (1, Some(MAX_ROWS_BYTES as u64)));
-        let last = bounded(vec!["x".repeat(MAX_ROWS_BYTES + 1)], Some(7), numbers).unwrap();
-        assert_eq!((last.rows.len(), last.next), (1, Some(7)));
+        let last = vec!["x".repeat(MAX_ROWS_BYTES + 1)];
+        let last = bounded(last, Some(7), numbers, cursor).unwrap();
+        assert_eq!(
+            (last.rows.len(), last.next, last.next_ms),
+            (1, Some(7), Some(3))
+        );
     }
 
     #[test]

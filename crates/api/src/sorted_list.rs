@@ -156,15 +156,39 @@ impl SortOrder {
         }))
     }
 
+    /// The default order of a list whose newest rows come first: by a field with a time, then by the id, both descending.
+    pub(crate) fn newest(field: &str, query: &QueryParameters) -> Result<Self, ProblemDetails> {
+        let after = query.after().map(|cursor| {
+            let time = cursor.first.parse().map(SortValue::number);
+            time.map(|time| (time, cursor.second))
+        });
+        let after = after.transpose().map_err(|_| {
+            let detail = "after must be a cursor from this list without sort.";
+            ProblemDetails::invalid_parameter("after", detail)
+        })?;
+        Ok(Self {
+            text: String::new(),
+            field: field.to_owned(),
+            is_descending: true,
+            after,
+        })
+    }
+
     /// Compares two rows by their values and ids.
     pub(crate) fn compare(&self, left: (&SortValue, &str), right: (&SortValue, &str)) -> Ordering {
         let by_value = left.0.compare(right.0, self.is_descending);
-        by_value.then_with(|| left.1.cmp(right.1))
+        by_value.then_with(|| match self.text.is_empty() {
+            false => left.1.cmp(right.1),
+            true => right.1.cmp(left.1),
+        })
     }
 
     /// The cursor behind a row.
     pub(crate) fn cursor(&self, value: &SortValue, id: &str) -> PageCursor {
-        PageCursor::new(&format!("{} {}", self.text, value.to_cursor()), id)
+        match (self.text.is_empty(), value) {
+            (true, SortValue::Number(time)) => PageCursor::new(&format!("{time:.0}"), id),
+            _ => PageCursor::new(&format!("{} {}", self.text, value.to_cursor()), id),
+        }
     }
 }
 

@@ -45,9 +45,9 @@ pub use objects::{
     ReplicatedObjectsError, ReplicatedObjectsStatus,
 };
 pub use records::{
-    ATTRIBUTE_RECORDS_KIND, DEVICE_RECORDS_KIND, FIRMWARE_RECORDS_KIND, RECORD_BUCKETS, Record,
-    RecordChanges, RecordDigests, RecordReplication, RecordSync, RecordVersion, SharedRecords,
-    SharedRecordsError, record_bucket,
+    ALARM_RECORDS_KIND, ATTRIBUTE_RECORDS_KIND, DEVICE_RECORDS_KIND, FIRMWARE_RECORDS_KIND,
+    RECORD_BUCKETS, Record, RecordChanges, RecordDigests, RecordReplication, RecordSync,
+    RecordVersion, SharedRecords, SharedRecordsError, record_bucket,
 };
 pub use requests::{
     FIRST_REQUEST_KIND, NodeRequests, RequestError, RequestHandler, RequestLimits, SendMessage,

@@ -94,9 +94,9 @@ async fn next_of_others(cluster: &mut Option<(String, ClusterWatch)>) -> WatchIt
     }
 }
 
-/// As in lists, the alarm has the name of its node in a cluster.
+/// As in lists, the alarm has the name of its node in a cluster: for alarms of devices the one that has raised it.
 fn alarm_item(change: &str, at_ms: u64, mut alarm: Value, node: Option<&str>) -> StreamItem {
-    if let Some(node) = node {
+    if let (Some(node), Value::Null) = (node, &alarm["node"]) {
         alarm["node"] = node.into();
     }
     let event = json!({"event": change, "at_ms": at_ms, "alarm": alarm});

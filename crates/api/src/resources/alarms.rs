@@ -1,7 +1,7 @@
 //! Alarms: list, read, acknowledge, clear and delete them, and the rules of node alarms. The
 //! alarm rules of devices are part of their products.
 
-use devices::alarm::{Alarm, MAX_COMMENT_CHARS, Severity};
+use devices::alarm::{Alarm, AlarmId, AlarmPosition, MAX_COMMENT_CHARS, NODE_PRODUCT, Severity};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -21,7 +21,8 @@ use crate::objects::{
 };
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{
-    MAX_LIMIT, NAMESPACE, NODE, Parameter, ParameterType, time_parameter,
+    AFTER, MAX_LIMIT, NAMESPACE, NODE, PageCursor, Parameter, ParameterType, QueryParameters,
+    time_parameter,
 };
 use crate::sorted_list::{SortOrder, SortValue, SortedPage, sort_parameter};
 
@@ -35,6 +36,14 @@ const FROM: Parameter = time_parameter(
     "Earliest time of raising, in milliseconds since 1970.",
 );
 const TO: Parameter = time_parameter("to_ms", "Latest time of raising, exclusive.");
+
+/// The field by which the newest alarms come first.
+const TIME_FIELD: &str = "raised_at_ms";
+const OF_NODE: Parameter = Parameter {
+    name: "product",
+    description: "`$node`: only alarms of nodes about themselves.",
+    shape: ParameterType::Words(&[NODE_PRODUCT]),
+};
 
 const SORT: Parameter = sort_parameter(&[
     "raised_at_ms",
@@ -76,9 +85,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .tag("alarms")
             .path_parameter("id", "The alarm's number.")
-            .place(EndpointPlace::Object {
-                path: "/api/v1/alarms/{id}",
-            })
+            .place(EndpointPlace::Alarm)
             .parameters(&[NODE])
     };
     vec![
@@ -91,15 +98,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  alarms for each.",
             )
             .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO, NAMESPACE, SORT])
-            .place(EndpointPlace::AllNodes(MergedAnswer::Rows(MergedRows {
-                time_field: "raised_at_ms",
+            .place(EndpointPlace::AllNodes(MergedAnswer::Alarms(MergedRows {
+                time_field: TIME_FIELD,
                 sort_value: json_sort_value,
             })))
             .node_paged::<Alarm>(),
         get("/api/v1/alarm-counts", "countAlarms", counts)
             .role(Role::Viewer, EndpointScope::Node)
             .tag("alarms")
-            .place(EndpointPlace::AllNodes(MergedAnswer::Sum))
+            .parameters(&[OF_NODE])
+            .place(EndpointPlace::AllNodes(MergedAnswer::AlarmCounts))
             .summary("Count alarms")
             .response::<AlarmCounts>(200, "Now."),
         get("/api/v1/alarm-events", "watchAlarms", alarm_feed::stream_alarms)
@@ -218,20 +226,43 @@ async fn list(call: ApiCall) -> ApiResult {
         to_ms: call.query.number_value(TO),
         before: match order {
             Some(_) => None,
-            None => call.query.after_number("alarms")?,
+            None => position_after(&call.query)?,
         },
         limit: call.query.limit(),
         namespaces: call.namespaces(),
     };
     let Some(order) = order else {
         let page = run_blocking(&call.app, move |alarms| alarms.list(&query)).await?;
-        return call::page_of(page.rows, page.next);
+        let next = page.next.map(position_cursor);
+        return call::page_before(page.rows, next);
     };
     let limit = call.query.limit();
     let sorting = run_blocking(&call.app, move |alarms| {
         Ok(sorted_page(alarms, query, order, limit))
     });
     sorting.await??.into_response()
+}
+
+/// The place in the cursor of a list without `sort`.
+fn position_after(query: &QueryParameters) -> Result<Option<AlarmPosition>, ProblemDetails> {
+    let Some(cursor) = query.after() else {
+        return Ok(None);
+    };
+    let (raised_at_ms, id) = (cursor.first.parse(), cursor.second.parse());
+    let (Ok(raised_at_ms), Ok(id)) = (raised_at_ms, id) else {
+        let detail = "after must be a cursor from the list of alarms without sort.";
+        return Err(ProblemDetails::invalid_parameter(AFTER.name, detail));
+    };
+    Ok(Some(AlarmPosition {
+        raised_at_ms,
+        id: AlarmId(id),
+    }))
+}
+
+/// As the cursor of [`SortOrder::newest`](crate::sorted_list::SortOrder::newest).
+fn position_cursor(position: AlarmPosition) -> PageCursor {
+    let id = format!("{:020}", position.id.0);
+    PageCursor::new(&position.raised_at_ms.to_string(), &id)
 }
 
 fn sort_value(alarm: &Alarm, field: &str) -> SortValue {
@@ -292,7 +323,9 @@ fn sorted_page(
 }
 
 async fn counts(call: ApiCall) -> ApiResult {
-    call::json_response(run_blocking(&call.app, |alarms| Ok(alarms.counts())).await?)
+    let only_of_node = call.query.text_value(OF_NODE.name).is_some();
+    let counting = run_blocking(&call.app, move |alarms| Ok(alarms.counts(only_of_node)));
+    call::json_response(counting.await?)
 }
 
 async fn read(call: ApiCall) -> ApiResult {

@@ -74,9 +74,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .tag("alarms")
             .path_parameter("id", "Number of the alarm.")
-            .place(EndpointPlace::Object {
-                path: "/api/v1/alarms/{id}",
-            })
+            .place(EndpointPlace::Alarm)
             .parameters(&[NODE])
     };
     let of_device = |endpoint: Endpoint| {

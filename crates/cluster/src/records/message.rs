@@ -3,7 +3,7 @@
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
-//! | 0 | 1 | which records: 66 devices, 67 attributes of devices, 69 firmware of devices |
+//! | 0 | 1 | which records: 66 devices, 67 attributes of devices, 69 firmware of devices, 70 alarms of devices |
 //! | 1 | 1 | what it is, see [`RecordMessage`] in the order of its variants, from 1 |
 //! | 2 | 8 | number of a question, which its answer repeats; 0 without an answer |
 //! | 10 | | the fields |
@@ -21,6 +21,8 @@ pub const DEVICE_RECORDS_KIND: u8 = 66;
 pub const ATTRIBUTE_RECORDS_KIND: u8 = 67;
 /// The same for what devices install, and the campaigns that decide it.
 pub const FIRMWARE_RECORDS_KIND: u8 = 69;
+/// The same for the alarms of devices.
+pub const ALARM_RECORDS_KIND: u8 = 70;
 
 const STATE: u8 = 1;
 const CHANGES: u8 = 2;

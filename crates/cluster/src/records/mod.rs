@@ -15,7 +15,9 @@ mod version;
 
 pub use changes::RecordChanges;
 pub use digests::{RECORD_BUCKETS, RecordDigests, record_bucket};
-pub use message::{ATTRIBUTE_RECORDS_KIND, DEVICE_RECORDS_KIND, FIRMWARE_RECORDS_KIND};
+pub use message::{
+    ALARM_RECORDS_KIND, ATTRIBUTE_RECORDS_KIND, DEVICE_RECORDS_KIND, FIRMWARE_RECORDS_KIND,
+};
 pub use replication::RecordReplication;
 pub use shared::{Record, SharedRecords, SharedRecordsError};
 pub use sync::RecordSync;

@@ -1,57 +1,50 @@
 //! Stores all alarms in tables of the store.
 //!
-//! `alarm`: number -> record. `alarm_index`: one row per access path. Each key ends with the inverted number, so that
-//! the newest alarm comes first:
-//!
-//! | begins with | then | value |
-//! |---|---|---|
-//! | `a` | device, type | number and severity; only of alarms that are not cleared |
-//! | `d` | device, number | state |
-//! | `s` | state, number | severity |
-//! | `n` | | the next number: none is given twice |
+//! `alarm`: number -> record. `alarm_index`: see [`alarm_index`](super::alarm_index). In a cluster, each change of a device's alarm has
+//! its version in the same batch, see [`sharing`](super::sharing).
 
 use std::collections::HashMap;
-use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use foldhash::fast::RandomState;
 use namespaces::NamespaceSelection;
 use series::DeviceNo;
 use store::{Durability, StoreError, Table, TableBatch, Tables};
 
+use super::alarm_index::{
+    AlarmPosition, IndexRange, NEXT_ID_KEY, OpenAlarm, decode_u64, link, scan_cleared, scan_open,
+    scan_states, unlink, upgrade,
+};
 use super::definition::Severity;
 use super::event::AlarmChange;
 use super::pending_notifications::PendingNotifications;
 use super::record::{Alarm, AlarmId, AlarmState};
+use super::sharing::{AlarmSharing, AlarmStamps};
 
 /// Maximum number of records that one request examines; the response then contains the position to continue from.
 const MAX_SCANNED: usize = 10_000;
-const NEXT_ID_KEY: &[u8] = b"n";
 /// Number of alarms removed in one batch.
-const PURGE_BATCH: usize = 1000;
+pub(super) const PURGE_BATCH: usize = 1000;
 
 pub(super) struct AlarmStore {
-    tables: Tables,
-    alarms: Table,
+    pub(super) tables: Tables,
+    pub(super) alarms: Table,
     index: Table,
     pub(super) pending_notifications: Arc<PendingNotifications>,
+    /// Set once in a cluster.
+    pub(super) sharing: OnceLock<AlarmSharing>,
     state: Mutex<AlarmStoreState>,
-}
-
-/// An alarm that is not cleared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct OpenAlarm {
-    pub(super) id: AlarmId,
-    pub(super) severity: Severity,
 }
 
 pub(super) struct AlarmStoreState {
     next: u64,
-    purged_to: u64,
     pub(super) open: HashMap<DeviceNo, Vec<(Box<str>, OpenAlarm)>, RandomState>,
-    /// Number of alarms by state and severity.
-    counts: [[u64; Severity::ALL.len()]; AlarmState::ALL.len()],
+    /// Number of alarms of devices and of the node itself.
+    counts: [AlarmNumbers; 2],
 }
+
+/// Number of alarms by state and severity.
+type AlarmNumbers = [[u64; Severity::ALL.len()]; AlarmState::ALL.len()];
 
 /// Selects alarms; the result starts with the newest.
 #[derive(Debug, Clone, Default)]
@@ -73,7 +66,7 @@ pub struct AlarmFilter {
 pub struct AlarmPage {
     pub alarms: Vec<Alarm>,
     /// Position of the next page; `None`: this is the last one.
-    pub next: Option<AlarmId>,
+    pub next: Option<AlarmPosition>,
 }
 
 impl AlarmStore {
@@ -83,6 +76,7 @@ impl AlarmStore {
             index: tables.table("alarm_index")?,
             pending_notifications: PendingNotifications::open(tables)?,
             tables: tables.clone(),
+            sharing: OnceLock::new(),
             state: Mutex::new(AlarmStoreState::new()),
         };
         book.load_open()?;
@@ -91,21 +85,16 @@ impl AlarmStore {
 
     /// Loads the state kept in memory: the alarms that are not cleared, and the counts.
     pub(super) fn load_open(&self) -> Result<(), StoreError> {
+        upgrade(&self.tables, &self.alarms, &self.index)?;
         let mut read = AlarmStoreState::new();
-        self.index.scan(b"a", Bound::Unbounded, &mut |key, value| {
-            if let Some((device, kind, open)) = decode_open(key, value) {
-                read.open
-                    .entry(device)
-                    .or_default()
-                    .push((kind.into(), open));
-            }
-            true
+        scan_open(&self.index, &mut |device, kind, open| {
+            read.open
+                .entry(device)
+                .or_default()
+                .push((kind.into(), open));
         })?;
-        self.index.scan(b"s", Bound::Unbounded, &mut |key, value| {
-            if let (Some(state), Some(severity)) = (key.get(1), value.first()) {
-                read.adjust_count(usize::from(*state), usize::from(*severity), 1);
-            }
-            true
+        scan_states(&self.index, &mut |state, severity, is_of_node| {
+            read.adjust_count((state, severity, is_of_node), 1);
         })?;
         if let Some(next) = self.index.get_with(NEXT_ID_KEY, decode_u64)? {
             read.next = next;
@@ -123,43 +112,47 @@ impl AlarmStore {
         Ok(found.flatten())
     }
 
-    /// Writes an alarm that replaces `before`. Returns the number of the change for [`PendingNotifications`].
+    pub(super) fn stamps(&self) -> AlarmStamps<'_> {
+        AlarmStamps::new(self.sharing.get())
+    }
+
+    /// Writes an alarm that replaces `before`. Returns the number of the change for [`PendingNotifications`]. `is_urgent`: the
+    /// other nodes of a cluster learn of it at once.
     pub(super) fn put(
         &self,
         state: &mut AlarmStoreState,
-        before: Option<&Alarm>,
-        alarm: &Alarm,
+        (before, alarm): (Option<&Alarm>, &Alarm),
         change: AlarmChange,
+        is_urgent: bool,
     ) -> Result<u64, StoreError> {
         let mut batch = self.tables.batch()?;
-        if let Some(before) = before {
-            self.unlink(&mut batch, before)?;
-        }
-        batch.put(&self.alarms, &alarm.id.0.to_be_bytes(), &alarm.encode())?;
-        let severity = [alarm.severity as u8];
-        for device in &alarm.device_no.0 {
-            batch.put(
-                &self.index,
-                &device_key(*device, alarm.id),
-                &[alarm.state as u8],
-            )?;
-        }
-        batch.put(&self.index, &state_key(alarm.state, alarm.id), &severity)?;
-        batch.put(&self.index, NEXT_ID_KEY, &state.next.to_be_bytes())?;
-        if !alarm.is_cleared()
-            && let Some(device) = alarm.device_no.0.first()
-        {
-            let mut value = alarm.id.0.to_be_bytes().to_vec();
-            value.extend_from_slice(&severity);
-            batch.put(&self.index, &open_key(*device, &alarm.kind), &value)?;
-        }
+        let mut stamps = self.stamps();
+        let encoded = self.write(&mut batch, state, before, alarm)?;
+        stamps.change(&mut batch, alarm, &encoded)?;
         let no = self.pending_notifications.mark(&mut batch, change, alarm)?;
         batch.commit(Durability::Buffered)?;
-        if let Some(before) = before {
-            state.remove_from_memory(before);
-        }
-        state.add_to_memory(alarm);
+        stamps.finish(is_urgent);
+        state.replace(before, alarm);
         Ok(no)
+    }
+
+    /// Adds the rows of an alarm that replaces `before` to a batch; returns the stored form. After the batch is committed, the
+    /// alarm has to be [replaced](AlarmStoreState::replace) in memory.
+    pub(super) fn write(
+        &self,
+        batch: &mut TableBatch,
+        state: &AlarmStoreState,
+        before: Option<&Alarm>,
+        alarm: &Alarm,
+    ) -> Result<Vec<u8>, StoreError> {
+        if let Some(before) = before {
+            unlink(batch, &self.index, before)?;
+        }
+        let encoded = alarm.encode();
+        batch.put(&self.alarms, &alarm.id.0.to_be_bytes(), &encoded)?;
+        link(batch, &self.index, alarm)?;
+        batch.put(&self.index, NEXT_ID_KEY, &state.next.to_be_bytes())?;
+        Ok(encoded)
     }
 
     /// Writes an alarm whose comments have changed; its state, severity and devices are the same.
@@ -169,8 +162,13 @@ impl AlarmStore {
         alarm: &Alarm,
     ) -> Result<(), StoreError> {
         let mut batch = self.tables.batch()?;
-        batch.put(&self.alarms, &alarm.id.0.to_be_bytes(), &alarm.encode())?;
-        batch.commit(Durability::Buffered)
+        let mut stamps = self.stamps();
+        let encoded = alarm.encode();
+        batch.put(&self.alarms, &alarm.id.0.to_be_bytes(), &encoded)?;
+        stamps.change(&mut batch, alarm, &encoded)?;
+        batch.commit(Durability::Buffered)?;
+        stamps.finish(true);
+        Ok(())
     }
 
     /// Removes one alarm with a notification. Returns the number of the change for [`PendingNotifications`].
@@ -180,73 +178,74 @@ impl AlarmStore {
         alarm: &Alarm,
     ) -> Result<u64, StoreError> {
         let mut batch = self.tables.batch()?;
+        let mut stamps = self.stamps();
         let no = self
             .pending_notifications
             .mark(&mut batch, AlarmChange::Removed, alarm)?;
-        self.remove_with(batch, state, std::slice::from_ref(alarm))?;
+        stamps.remove(&mut batch, alarm)?;
+        self.erase(&mut batch, alarm)?;
+        batch.commit(Durability::Buffered)?;
+        stamps.finish(true);
+        state.remove_from_memory(alarm);
         Ok(no)
     }
 
-    pub(super) fn remove(
+    /// Removes alarms that the other nodes of a cluster remove for themselves.
+    pub(super) fn expire(
         &self,
         state: &mut AlarmStoreState,
         alarms: &[Alarm],
     ) -> Result<(), StoreError> {
-        self.remove_with(self.tables.batch()?, state, alarms)
-    }
-
-    fn remove_with(
-        &self,
-        mut batch: TableBatch,
-        state: &mut AlarmStoreState,
-        alarms: &[Alarm],
-    ) -> Result<(), StoreError> {
+        let mut batch = self.tables.batch()?;
+        let mut stamps = self.stamps();
         for alarm in alarms {
-            self.unlink(&mut batch, alarm)?;
-            batch.remove(&self.alarms, &alarm.id.0.to_be_bytes())?;
+            stamps.expire(&mut batch, alarm)?;
+            self.erase(&mut batch, alarm)?;
         }
         batch.commit(Durability::Buffered)?;
+        stamps.finish(false);
         alarms
             .iter()
             .for_each(|alarm| state.remove_from_memory(alarm));
         Ok(())
     }
 
-    fn unlink(&self, batch: &mut TableBatch, alarm: &Alarm) -> Result<(), StoreError> {
-        for device in &alarm.device_no.0 {
-            batch.remove(&self.index, &device_key(*device, alarm.id))?;
-        }
-        batch.remove(&self.index, &state_key(alarm.state, alarm.id))?;
-        match alarm.device_no.0.first() {
-            Some(device) if !alarm.is_cleared() => {
-                batch.remove(&self.index, &open_key(*device, &alarm.kind))
-            }
-            _ => Ok(()),
-        }
+    /// Adds the removal of an alarm to a batch.
+    pub(super) fn erase(&self, batch: &mut TableBatch, alarm: &Alarm) -> Result<(), StoreError> {
+        unlink(batch, &self.index, alarm)?;
+        batch.remove(&self.alarms, &alarm.id.0.to_be_bytes())
     }
 
-    /// Returns up to `limit` alarms older than `before`, the newest first.
+    /// Returns up to `limit` alarms behind `before`, the newest first.
     pub(super) fn list(
         &self,
         filter: &AlarmFilter,
-        before: Option<AlarmId>,
+        before: Option<AlarmPosition>,
         limit: usize,
     ) -> Result<AlarmPage, StoreError> {
         let mut page = AlarmPage::default();
-        let mut after = before;
+        let latest = filter.to_ms.map(|to_ms| AlarmPosition {
+            raised_at_ms: to_ms,
+            id: AlarmId(0),
+        });
+        let mut after = match (before, latest) {
+            (Some(before), Some(latest)) => Some(before.min(latest)),
+            (before, latest) => before.or(latest),
+        };
         let mut looked_at = 0;
         loop {
-            let ids = self.ids(filter, after, limit.min(MAX_SCANNED))?;
-            let Some(last) = ids.last().copied() else {
+            let positions = self.positions(filter, after, limit.min(MAX_SCANNED))?;
+            let Some(last) = positions.last().copied() else {
                 return Ok(page);
             };
-            for id in ids {
+            for position in positions {
                 looked_at += 1;
-                if let Some(alarm) = self.get(id)?.filter(|alarm| filter.matches(alarm)) {
+                let alarm = self.get(position.id)?;
+                if let Some(alarm) = alarm.filter(|alarm| filter.matches(alarm)) {
                     page.alarms.push(alarm);
                 }
                 if page.alarms.len() == limit || looked_at == MAX_SCANNED {
-                    page.next = Some(id);
+                    page.next = Some(position);
                     return Ok(page);
                 }
             }
@@ -254,73 +253,65 @@ impl AlarmStore {
         }
     }
 
-    /// Returns alarm numbers, the newest first, from an index that contains all alarms of the filter.
-    fn ids(
+    /// Returns places, the newest first, of an index that contains all alarms of the filter.
+    fn positions(
         &self,
         filter: &AlarmFilter,
-        before: Option<AlarmId>,
+        before: Option<AlarmPosition>,
         limit: usize,
-    ) -> Result<Vec<AlarmId>, StoreError> {
-        let mut ids = Vec::new();
-        let mut take = |prefix: &[u8]| {
-            let from = before.map(|id| [prefix, &descending_key(id)].concat());
-            let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    ) -> Result<Vec<AlarmPosition>, StoreError> {
+        let earliest_ms = filter.from_ms.unwrap_or(0);
+        let mut positions = Vec::new();
+        let mut take = |range: IndexRange| {
             let mut left = limit;
-            self.index.scan(prefix, from, &mut |key, _| {
-                ids.push(AlarmId(!decode_u64(&key[prefix.len()..])));
+            range.scan(&self.index, before, &mut |position| {
+                if position.raised_at_ms < earliest_ms {
+                    return false;
+                }
+                positions.push(position);
                 left -= 1;
                 left > 0
             })
         };
         match filter.device {
-            Some(device) => take(&[b"d", &device.0.to_be_bytes()[..]].concat())?,
+            Some(device) => take(IndexRange::Device(device))?,
             None => {
                 let is_selected =
                     |state: &AlarmState| filter.states.is_empty() || filter.states.contains(state);
-                for state in AlarmState::ALL.iter().filter(|state| is_selected(state)) {
-                    take(&[b's', *state as u8])?;
+                for state in AlarmState::ALL.into_iter().filter(is_selected) {
+                    take(IndexRange::State(state))?;
                 }
             }
         }
-        ids.sort_unstable_by(|a, b| b.cmp(a));
-        ids.truncate(limit);
-        Ok(ids)
+        positions.sort_unstable_by(|a, b| b.cmp(a));
+        positions.truncate(limit);
+        Ok(positions)
     }
 
-    /// Purges one section of the alarms; the next call continues with the next section. Removes alarms cleared before
-    /// the given time and, while there are more than `max_alarms`, the oldest cleared ones. Returns the number of
-    /// removed alarms.
+    /// Removes alarms cleared before the given time and, while there are more than `max_alarms`, those that were cleared first.
+    /// Returns the number of removed alarms, at most [`PURGE_BATCH`]; with as many, there may be more.
     pub(super) fn purge(
         &self,
         cleared_before_ms: u64,
         max_alarms: u64,
     ) -> Result<usize, StoreError> {
         let mut state = self.lock();
-        let mut above = state.total().saturating_sub(max_alarms);
-        let from = if above > 0 { 0 } else { state.purged_to };
-        let (mut alarms, mut looked_at, mut next) = (Vec::new(), 0, 0);
-        let from = from.to_be_bytes();
-        self.alarms
-            .scan(b"", Bound::Included(&from), &mut |key, bytes| {
-                looked_at += 1;
-                if looked_at > MAX_SCANNED || alarms.len() == PURGE_BATCH {
-                    next = decode_u64(key);
-                    return false;
-                }
-                if let Some(alarm) = Alarm::decode(bytes) {
-                    let is_old = alarm
-                        .cleared_at_ms
-                        .is_some_and(|at_ms| at_ms < cleared_before_ms);
-                    if is_old || (above > 0 && alarm.is_cleared()) {
-                        above = above.saturating_sub(1);
-                        alarms.push(alarm);
-                    }
-                }
-                true
-            })?;
-        // Starts over after the last alarm.
-        state.purged_to = next;
-        self.remove(&mut state, &alarms)?;
+        let above = state.total().saturating_sub(max_alarms);
+        let mut ids = Vec::new();
+        scan_cleared(&self.index, &mut |cleared_at_ms, id| {
+            let is_purged = cleared_at_ms < cleared_before_ms || (ids.len() as u64) < above;
+            if is_purged {
+                ids.push(id);
+            }
+            is_purged && ids.len() < PURGE_BATCH
+        })?;
+        let alarms = ids.iter().map(|id| self.get(*id));
+        let alarms: Vec<_> = alarms
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        if !alarms.is_empty() {
+            self.expire(&mut state, &alarms)?;
+        }
         Ok(alarms.len())
     }
 }
@@ -329,7 +320,6 @@ impl AlarmStoreState {
     fn new() -> Self {
         Self {
             next: 1,
-            purged_to: 0,
             open: HashMap::default(),
             counts: Default::default(),
         }
@@ -339,36 +329,47 @@ impl AlarmStoreState {
         self.next = self.next.max(first);
     }
 
+    /// The number of the next alarm.
+    pub(super) fn first_new_id(&self) -> AlarmId {
+        AlarmId(self.next)
+    }
+
     pub(super) fn next_id(&mut self) -> AlarmId {
         self.next += 1;
         AlarmId(self.next - 1)
     }
 
-    pub(super) fn open(&self, device: DeviceNo, kind: &str) -> Option<OpenAlarm> {
-        let alarms = self.open.get(&device)?;
-        let found = alarms.iter().find(|(known, _)| **known == *kind);
-        found.map(|(_, open)| *open)
+    /// The alarms of a type that are not cleared, the first one first. The others are duplicates that nodes of a cluster have
+    /// raised while they were separated.
+    pub(super) fn open(&self, device: DeviceNo, kind: &str) -> Vec<OpenAlarm> {
+        let alarms = self.open.get(&device).into_iter().flatten();
+        let found = alarms.filter(|(known, _)| **known == *kind);
+        let mut found: Vec<_> = found.map(|(_, open)| *open).collect();
+        found.sort_unstable_by_key(OpenAlarm::rank);
+        found
     }
 
-    pub(super) fn counts(&self) -> impl Iterator<Item = (AlarmState, Severity, u64)> {
+    /// The number of alarms of the node itself, and unless `only_of_node` also of devices.
+    pub(super) fn counts(
+        &self,
+        only_of_node: bool,
+    ) -> impl Iterator<Item = (AlarmState, Severity, u64)> {
+        let counted = &self.counts[usize::from(only_of_node)..];
         AlarmState::ALL.into_iter().flat_map(move |state| {
             Severity::ALL.into_iter().map(move |severity| {
-                (
-                    state,
-                    severity,
-                    self.counts[state as usize][severity as usize],
-                )
+                let counts = counted.iter();
+                let counts = counts.map(|numbers| numbers[state as usize][severity as usize]);
+                (state, severity, counts.sum())
             })
         })
     }
 
     fn total(&self) -> u64 {
-        self.counts.iter().flatten().sum()
+        self.counts.iter().flatten().flatten().sum()
     }
 
-    fn adjust_count(&mut self, state: usize, severity: usize, by: i64) {
-        let count = self
-            .counts
+    fn adjust_count(&mut self, (state, severity, is_of_node): (usize, usize, bool), by: i64) {
+        let count = self.counts[usize::from(is_of_node)]
             .get_mut(state)
             .and_then(|of| of.get_mut(severity));
         if let Some(count) = count {
@@ -376,8 +377,16 @@ impl AlarmStoreState {
         }
     }
 
-    fn remove_from_memory(&mut self, alarm: &Alarm) {
-        self.adjust_count(alarm.state as usize, alarm.severity as usize, -1);
+    pub(super) fn replace(&mut self, before: Option<&Alarm>, alarm: &Alarm) {
+        if let Some(before) = before {
+            self.remove_from_memory(before);
+        }
+        self.add_to_memory(alarm);
+    }
+
+    pub(super) fn remove_from_memory(&mut self, alarm: &Alarm) {
+        let (state, severity) = (alarm.state as usize, alarm.severity as usize);
+        self.adjust_count((state, severity, alarm.is_of_node()), -1);
         let Some(device) = alarm.device_no.0.first() else {
             return;
         };
@@ -390,17 +399,14 @@ impl AlarmStoreState {
     }
 
     fn add_to_memory(&mut self, alarm: &Alarm) {
-        self.adjust_count(alarm.state as usize, alarm.severity as usize, 1);
+        let (state, severity) = (alarm.state as usize, alarm.severity as usize);
+        self.adjust_count((state, severity, alarm.is_of_node()), 1);
         if alarm.is_cleared() {
             return;
         }
         if let Some(device) = alarm.device_no.0.first() {
-            let open = OpenAlarm {
-                id: alarm.id,
-                severity: alarm.severity,
-            };
             let alarms = self.open.entry(*device).or_default();
-            alarms.push((alarm.kind.as_str().into(), open));
+            alarms.push((alarm.kind.as_str().into(), OpenAlarm::new(alarm)));
         }
     }
 }
@@ -420,37 +426,4 @@ impl AlarmFilter {
                 .is_none_or(|from_ms| alarm.raised_at_ms >= from_ms)
             && self.to_ms.is_none_or(|to_ms| alarm.raised_at_ms < to_ms)
     }
-}
-
-fn descending_key(id: AlarmId) -> [u8; 8] {
-    (!id.0).to_be_bytes()
-}
-
-fn decode_u64(bytes: &[u8]) -> u64 {
-    bytes
-        .first_chunk()
-        .map_or(0, |bytes| u64::from_be_bytes(*bytes))
-}
-
-fn open_key(device: DeviceNo, kind: &str) -> Vec<u8> {
-    [b"a", &device.0.to_be_bytes()[..], kind.as_bytes()].concat()
-}
-
-fn device_key(device: DeviceNo, id: AlarmId) -> Vec<u8> {
-    [b"d", &device.0.to_be_bytes()[..], &descending_key(id)].concat()
-}
-
-fn state_key(state: AlarmState, id: AlarmId) -> Vec<u8> {
-    [&[b's', state as u8][..], &descending_key(id)].concat()
-}
-
-fn decode_open<'a>(key: &'a [u8], value: &[u8]) -> Option<(DeviceNo, &'a str, OpenAlarm)> {
-    let (device, kind) = key.get(1..)?.split_first_chunk::<4>()?;
-    let severity = Severity::ALL.get(usize::from(*value.get(8)?))?;
-    let open = OpenAlarm {
-        id: AlarmId(decode_u64(value)),
-        severity: *severity,
-    };
-    let device = DeviceNo(u32::from_be_bytes(*device));
-    Some((device, std::str::from_utf8(kind).ok()?, open))
 }

@@ -297,6 +297,16 @@ impl DeviceAlarms {
         self.rules[rule].reset();
     }
 
+    /// Takes over which alarms are open, and their severities by the ids of the rules, after these were changed elsewhere.
+    pub fn synchronize(&mut self, set: &AlarmSet, open: &dyn Fn(&str) -> Option<Severity>) {
+        for (rule, state) in set.rules.iter().zip(&mut self.rules) {
+            match open(&rule.id) {
+                None if state.active.is_some() => state.reset(),
+                severity => state.active = severity,
+            }
+        }
+    }
+
     /// The latest values of the keys that conditions use.
     pub fn values<'a>(&'a self, set: &'a AlarmSet) -> impl Iterator<Item = (&'a str, &'a Scalar)> {
         let names = set.names.iter().map(|name| &**name);

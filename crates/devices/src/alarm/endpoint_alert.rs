@@ -107,6 +107,8 @@ mod tests {
             acknowledged_at_ms: None,
             acknowledged_by: None,
             comments: Vec::new(),
+            node: None,
+            severity_changes: 0,
             device_no: DeviceNumbers::default(),
         };
         AlarmEvent {

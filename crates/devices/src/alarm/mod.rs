@@ -1,6 +1,8 @@
 //! Alarms: rules with conditions on telemetry, their state per device, storage and notifications.
 
+mod alarm_index;
 mod alarm_store;
+mod announcements;
 mod condition;
 mod definition;
 mod definition_error;
@@ -14,10 +16,15 @@ mod notification;
 mod pending_notifications;
 mod product_rules;
 mod record;
+mod record_exchange;
 mod schedule;
 mod service;
+mod shared_alarm;
+mod sharing;
+mod store_sharing;
 mod watched_devices;
 
+pub use alarm_index::AlarmPosition;
 pub use alarm_store::{AlarmFilter, AlarmPage};
 pub use condition::Scalar;
 pub use definition::{
@@ -40,4 +47,8 @@ pub use notification::{
 pub use pending_notifications::{AlarmNotifier, DurableCallback};
 pub use product_rules::check_rules;
 pub use record::{Alarm, AlarmComment, AlarmId, AlarmState, MAX_COMMENT_CHARS, MAX_COMMENTS};
-pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};
+pub use service::{
+    AlarmChanges, AlarmConfig, AlarmError, AlarmStats, Alarms, DevicePlaces, FoundElsewhere,
+    SharedAlarms,
+};
+pub use store_sharing::AlarmSharingError;

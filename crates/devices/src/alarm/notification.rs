@@ -314,6 +314,8 @@ impl Notifications {
             acknowledged_at_ms: None,
             acknowledged_by: None,
             comments: Vec::new(),
+            node: None,
+            severity_changes: 0,
             device_no: DeviceNumbers::default(),
         };
         let event = AlarmEvent {

@@ -97,6 +97,13 @@ pub struct Alarm {
     /// Comments of people, oldest first; omitted if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comments: Vec<AlarmComment>,
+    /// Node of the cluster that raised the alarm; omitted outside a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// How often the severity has changed: of two nodes, the one with more changes knows the latest.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) severity_changes: u32,
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) device_no: DeviceNumbers,
@@ -116,6 +123,9 @@ pub struct AlarmComment {
     pub by: String,
     pub text: String,
 }
+
+/// In the first byte of a stored alarm; an alarm has at most nine devices.
+const HAS_CHANGES: u8 = 0x80;
 
 /// Numbers of the devices that the alarm counts for: its own device, then those it is propagated to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -139,11 +149,20 @@ impl Alarm {
         self.state = AlarmState::from_flags(self.cleared_at_ms.is_some(), self.is_acknowledged());
     }
 
+    /// The number of devices, with a bit that says whether the number of changes of the severity follows the devices, and JSON.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(512);
-        bytes.push(self.device_no.0.len() as u8);
+        let has_changes = if self.severity_changes > 0 {
+            HAS_CHANGES
+        } else {
+            0
+        };
+        bytes.push(self.device_no.0.len() as u8 | has_changes);
         for no in &self.device_no.0 {
             bytes.extend_from_slice(&no.0.to_le_bytes());
+        }
+        if self.severity_changes > 0 {
+            bytes.extend_from_slice(&self.severity_changes.to_le_bytes());
         }
         serde_json::to_writer(&mut bytes, self).expect("an alarm has string keys only");
         bytes
@@ -152,8 +171,16 @@ impl Alarm {
     /// Returns `None` if the record is damaged.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (count, rest) = bytes.split_first()?;
-        let (numbers, json) = rest.split_at_checked(usize::from(*count) * 4)?;
+        let devices = usize::from(*count & !HAS_CHANGES);
+        let (numbers, mut json) = rest.split_at_checked(devices * 4)?;
+        let mut severity_changes = 0;
+        if count & HAS_CHANGES != 0 {
+            let (changes, rest) = json.split_first_chunk()?;
+            severity_changes = u32::from_le_bytes(*changes);
+            json = rest;
+        }
         let mut alarm: Self = serde_json::from_slice(json).ok()?;
+        alarm.severity_changes = severity_changes;
         let numbers = numbers.as_chunks::<4>().0.iter();
         alarm.device_no = DeviceNumbers(
             numbers

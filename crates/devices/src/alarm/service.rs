@@ -3,11 +3,13 @@
 
 mod alarms_inner;
 mod changes;
+mod device_checks;
 mod observe;
+mod shared_alarms;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hooks::DurableCallback;
 use series::{DeviceNo, Point, Series};
@@ -15,6 +17,9 @@ use store::Tables;
 
 pub use self::alarms_inner::{AlarmConfig, AlarmError};
 use self::alarms_inner::{AlarmJob, AlarmObserver, AlarmsInner, lock};
+pub use self::device_checks::{DevicePlaces, FoundElsewhere};
+pub use self::shared_alarms::{AlarmChanges, SharedAlarms};
+use super::alarm_index::AlarmPosition;
 use super::alarm_store::{AlarmFilter, AlarmPage, AlarmStore};
 use super::definition::Severity;
 use super::event::{AlarmChange, SqlRuleAlarm};
@@ -68,6 +73,7 @@ impl Alarms {
             products: RwLock::default(),
             is_in_use: AtomicBool::new(false),
             notify_lock: Mutex::default(),
+            places: OnceLock::new(),
             observers: RwLock::default(),
             thread: Mutex::default(),
             raised: AtomicU64::new(0),
@@ -142,9 +148,10 @@ impl Alarms {
         if device.product.get().definition.alarms.is_empty() {
             return;
         }
-        let find = || Some(Arc::clone(device));
-        let input = DeviceInput::Online(is_online);
-        self.inner.observe(device.no, &find, now_ms, input);
+        if !is_online && self.inner.check_offline(device, now_ms) {
+            return;
+        }
+        self.inner.observe_presence(device, now_ms, is_online);
     }
 
     /// Submits an alarm of an SQL rule. Does not block.
@@ -186,11 +193,21 @@ impl Alarms {
     /// Applies a changed property of a device, such as its parent.
     pub fn update_device(&self, device: &Arc<Device>) {
         self.inner.watched_devices.replace(device);
+        self.add_device(device);
+    }
+
+    /// Stores the alarms that other nodes of a cluster have sent before this device was known.
+    pub fn add_device(&self, device: &Arc<Device>) {
+        let sharing = self.inner.store.sharing.get();
+        if sharing.is_some_and(|sharing| sharing.versions.may_await()) {
+            self.inner.enqueue(AlarmJob::AddDevice(Arc::clone(device)));
+        }
     }
 
     /// Removes the alarms of a removed device.
-    pub fn remove_device(&self, device: DeviceNo) {
-        self.inner.enqueue(AlarmJob::RemoveDevice(device));
+    pub fn remove_device(&self, device: &Arc<Device>) {
+        self.inner
+            .enqueue(AlarmJob::RemoveDevice(Arc::clone(device)));
     }
 
     /// Whether there are submitted jobs that are not written yet.
@@ -227,11 +244,11 @@ impl Alarms {
         self.inner.store.pending_notifications.set_notifier(to)
     }
 
-    /// Returns alarms older than `before`, the newest first.
+    /// Returns alarms behind `before`, the newest first.
     pub fn list(
         &self,
         filter: &AlarmFilter,
-        before: Option<AlarmId>,
+        before: Option<AlarmPosition>,
         limit: usize,
     ) -> Result<AlarmPage, store::StoreError> {
         self.inner.store.list(filter, before, limit)
@@ -243,19 +260,26 @@ impl Alarms {
 
     /// Number of alarms by state and severity.
     pub fn counts(&self) -> Vec<(AlarmState, Severity, u64)> {
-        self.inner.store.lock().counts().collect()
+        self.inner.store.lock().counts(false).collect()
+    }
+
+    /// The same of alarms of the node about itself.
+    pub fn counts_of_node(&self) -> Vec<(AlarmState, Severity, u64)> {
+        self.inner.store.lock().counts(true).collect()
     }
 
     /// Acknowledges an alarm on behalf of `who`.
     pub fn acknowledge(&self, id: AlarmId, who: &str) -> Result<Alarm, AlarmError> {
-        self.inner.change(id, AlarmChange::Acknowledged, |alarm| {
+        let acknowledged = self.inner.change(id, AlarmChange::Acknowledged, |alarm| {
             if alarm.is_acknowledged() {
                 return Err(AlarmError::AlreadyInState("acknowledged"));
             }
             alarm.acknowledged_at_ms = Some(wall_clock::now_ms());
             alarm.acknowledged_by = Some(who.to_owned());
             Ok(())
-        })
+        })?;
+        self.inner.wait_until_shared();
+        Ok(acknowledged)
     }
 
     /// Clears an alarm, whatever its conditions; the next message may raise a new one.
@@ -269,6 +293,7 @@ impl Alarms {
             Ok(())
         })?;
         self.inner.cleared.fetch_add(1, Relaxed);
+        self.inner.wait_until_shared();
         Ok(cleared)
     }
 
@@ -285,12 +310,14 @@ impl Alarms {
             text: text.to_owned(),
         });
         self.inner.store.put_comments(&mut state, &alarm)?;
+        drop(state);
+        self.inner.wait_until_shared();
         Ok(alarm)
     }
 
     /// Removes an alarm from the list; one that is not cleared counts as cleared.
     pub fn remove(&self, id: AlarmId) -> Result<(), AlarmError> {
-        let _notify_guard = lock(&self.inner.notify_lock);
+        let notify_guard = lock(&self.inner.notify_lock);
         let (alarm, no) = {
             let mut state = self.inner.store.lock();
             let alarm = self.inner.store.get(id)?.ok_or(AlarmError::NotFound(id))?;
@@ -300,6 +327,8 @@ impl Alarms {
         self.inner.unwatch(&alarm);
         self.inner
             .notify_observers(AlarmChange::Removed, alarm, 0, no);
+        drop(notify_guard);
+        self.inner.wait_until_shared();
         Ok(())
     }
 
@@ -330,3 +359,7 @@ impl Alarms {
 #[cfg(test)]
 #[path = "service_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "sharing_tests.rs"]
+mod sharing_tests;

@@ -14,19 +14,19 @@ use super::super::{
 use super::*;
 use crate::{AttributeScope, RegistryConfig, WritePrecondition};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Fixture {
+pub(super) struct Fixture {
     dir: tempfile::TempDir,
-    store: Store,
+    pub(super) store: Store,
     series: Series,
-    registry: Registry,
-    alarms: Alarms,
-    events: mpsc::Receiver<AlarmEvent>,
+    pub(super) registry: Registry,
+    pub(super) alarms: Alarms,
+    pub(super) events: mpsc::Receiver<AlarmEvent>,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::open(tempfile::tempdir().unwrap())
     }
 
@@ -56,7 +56,7 @@ impl Fixture {
         }
     }
 
-    fn reopened(self) -> Self {
+    pub(super) fn reopened(self) -> Self {
         self.alarms.close();
         self.series.close();
         self.store.close();
@@ -72,7 +72,7 @@ impl Fixture {
         Self::open(dir)
     }
 
-    fn product(&self, alarms: Json) {
+    pub(super) fn product(&self, alarms: Json) {
         let product = json!({"alarms": alarms});
         let objects = self.store.objects();
         objects
@@ -85,7 +85,7 @@ impl Fixture {
             .unwrap();
     }
 
-    fn device(&self, device: Json) -> Arc<Device> {
+    pub(super) fn device(&self, device: Json) -> Arc<Device> {
         let device = serde_json::from_value(device).unwrap();
         self.registry
             .put(device, WritePrecondition::Any)
@@ -93,7 +93,7 @@ impl Fixture {
             .device
     }
 
-    fn says(&self, device: &Arc<Device>, key: &str, value: PointValue<'_>) {
+    pub(super) fn says(&self, device: &Arc<Device>, key: &str, value: PointValue<'_>) {
         let points = [Point {
             key: self.series.get_or_create_key(key).unwrap(),
             value,
@@ -103,7 +103,7 @@ impl Fixture {
             .observe(device, now_ms, now_ms.cast_signed(), &points);
     }
 
-    fn next(&self) -> AlarmEvent {
+    pub(super) fn next(&self) -> AlarmEvent {
         self.events.recv_timeout(PATIENCE).expect("an alarm event")
     }
 
@@ -125,14 +125,14 @@ impl Fixture {
         assert_eq!(self.next().change, AlarmChange::Removed);
     }
 
-    fn kinds(&self, filter: &AlarmFilter) -> Vec<(String, AlarmState)> {
+    pub(super) fn kinds(&self, filter: &AlarmFilter) -> Vec<(String, AlarmState)> {
         let page = self.alarms.list(filter, None, 100).unwrap();
         let kinds = page.alarms.into_iter();
         kinds.map(|alarm| (alarm.kind, alarm.state)).collect()
     }
 }
 
-fn hot() -> Json {
+pub(super) fn hot() -> Json {
     json!({
         "id": "hot",
         "raise": [
@@ -353,7 +353,7 @@ fn a_removed_device_takes_its_alarms_with_it() {
     let other = node.device(json!({"id": "e", "product": "meter"}));
     node.says(&device, "t", PointValue::Int(31));
     node.next();
-    node.alarms.remove_device(device.no);
+    node.alarms.remove_device(&device);
     node.nothing_happened(&other);
     assert_eq!(node.kinds(&AlarmFilter::default()), []);
 }

@@ -40,13 +40,17 @@ struct WatchedDevice {
     attributes: Option<Vec<(Box<str>, Scalar)>>,
     /// The valid entry of `due`; nothing is due earlier.
     due_ms: Option<u64>,
+    /// Groups of transitions that are not applied to the stored alarms yet.
+    pending: u32,
 }
 
 /// Data that a newly watched device needs.
 pub(super) trait AlarmContext {
     fn attributes(&self, device: &Device) -> Vec<(Box<str>, Scalar)>;
-    /// Alarms that are not cleared, by type.
+    /// Alarms that are not cleared, one of each type.
     fn open_alarms(&self, device: DeviceNo) -> Vec<(Box<str>, Severity)>;
+    /// Whether another node of the cluster may have the device, which then evaluates what happens without a message.
+    fn needs_check(&self, device: DeviceNo) -> bool;
 }
 
 /// New input of a device.
@@ -173,13 +177,14 @@ impl WatchedDevices {
         }
     }
 
-    /// Evaluates all due devices.
+    /// Evaluates all due devices, except those that another node may have, which it returns.
     pub(super) fn tick(
         &self,
         around: &dyn AlarmContext,
         now_ms: u64,
         each: &mut dyn FnMut(DeviceTransitions),
-    ) {
+    ) -> Vec<DeviceNo> {
+        let mut unconfirmed = Vec::new();
         for partition in &self.partitions {
             let mut partition = partition.lock().unwrap_or_else(PoisonError::into_inner);
             while let Some(&Reverse((due_ms, no))) = partition.due.peek() {
@@ -190,13 +195,62 @@ impl WatchedDevices {
                 let is_due = |watched: &mut WatchedDevice| {
                     watched.due_ms.take_if(|at_ms| *at_ms == due_ms).is_some()
                 };
-                if partition.devices.get_mut(&no).is_some_and(is_due)
-                    && let Some(turned) = partition.evaluate(no, around, now_ms, DeviceInput::Time)
+                if !partition.devices.get_mut(&no).is_some_and(is_due) {
+                    continue;
+                }
+                if around.needs_check(no) {
+                    unconfirmed.push(no);
+                } else if let Some(turned) =
+                    partition.evaluate(no, around, now_ms, DeviceInput::Time)
                 {
                     each(turned);
                 }
             }
         }
+        unconfirmed
+    }
+
+    /// Evaluates a device that is due, if it is still watched.
+    pub(super) fn evaluate_time(
+        &self,
+        no: DeviceNo,
+        around: &dyn AlarmContext,
+        now_ms: u64,
+    ) -> Option<DeviceTransitions> {
+        let mut partition = self.partition(no);
+        partition.evaluate(no, around, now_ms, DeviceInput::Time)
+    }
+
+    /// A group of transitions of a device was applied to the stored alarms.
+    pub(super) fn mark_applied(&self, device: DeviceNo) {
+        if let Some(watched) = self.partition(device).devices.get_mut(&device) {
+            watched.pending = watched.pending.saturating_sub(1);
+        }
+    }
+
+    /// Makes the rules of a device agree with the stored alarms, which another node has changed. Returns `false` if transitions
+    /// of the device are to be applied before, unless `is_last`.
+    pub(super) fn synchronize(
+        &self,
+        device: DeviceNo,
+        around: &dyn AlarmContext,
+        is_last: bool,
+    ) -> bool {
+        let mut partition = self.partition(device);
+        let Some(watched) = partition.devices.get_mut(&device) else {
+            return true;
+        };
+        if watched.pending > 0 && !is_last {
+            return false;
+        }
+        watched.pending = 0;
+        let open = around.open_alarms(device);
+        let set = &watched.compiled.set;
+        watched.alarms.synchronize(set, &|kind| {
+            let found = open.iter().find(|(known, _)| **known == *kind);
+            found.map(|(_, severity)| *severity)
+        });
+        true
     }
 
     /// Resets the rule of an alarm that an operator has cleared.
@@ -213,6 +267,10 @@ impl WatchedDevices {
         if let Some(watched) = self.partition(device).devices.get_mut(&device) {
             watched.attributes = None;
         }
+    }
+
+    pub(super) fn has(&self, device: DeviceNo) -> bool {
+        self.partition(device).devices.contains_key(&device)
     }
 
     pub(super) fn remove(&self, device: DeviceNo) {
@@ -284,6 +342,7 @@ impl WatchPartition {
         if turns.is_empty() {
             return None;
         }
+        watched.pending = watched.pending.saturating_add(1);
         let values = watched.alarms.values(set);
         Some(DeviceTransitions {
             subject: AlarmSubject::Device(Arc::clone(&watched.device)),
@@ -319,6 +378,7 @@ impl WatchedDevice {
             alarms,
             attributes: None,
             due_ms: None,
+            pending: 0,
         }
     }
 }

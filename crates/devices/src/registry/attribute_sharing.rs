@@ -247,7 +247,11 @@ impl DeviceTransaction<'_> {
 
 impl RegistryInner {
     /// Whether this node knows that a device with this id was removed after that time.
-    fn was_device_removed_after(&self, device: &str, time_ms: u64) -> Result<bool, RegistryError> {
+    pub(super) fn was_device_removed_after(
+        &self,
+        device: &str,
+        time_ms: u64,
+    ) -> Result<bool, RegistryError> {
         let row = self.version_row(device)?;
         Ok(row.is_some_and(|row| row.is_removed && row.version.time_ms >= time_ms))
     }

@@ -79,6 +79,15 @@ impl Registry {
         Ok(changes)
     }
 
+    /// Whether this node knows that a device with this id was removed after that time.
+    pub(crate) fn was_removed_after(
+        &self,
+        device: &str,
+        time_ms: u64,
+    ) -> Result<bool, RegistryError> {
+        self.inner.was_device_removed_after(device, time_ms)
+    }
+
     /// Forgets devices and attributes that were removed long ago. Does nothing outside a cluster. Reads the versions of all of
     /// them.
     ///

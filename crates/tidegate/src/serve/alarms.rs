@@ -111,9 +111,9 @@ impl AlarmInputs {
         self.devices
             .registry
             .add_device_observer(Box::new(move |change| match change {
-                DeviceChange::Created(_) => {}
+                DeviceChange::Created(device) => alarms.add_device(device),
                 DeviceChange::Updated(device) => alarms.update_device(device),
-                DeviceChange::Removed(device) => alarms.remove_device(device.no),
+                DeviceChange::Removed(device) => alarms.remove_device(device),
             }));
         let (alarms, events) = (self.alarms.clone(), self.events.clone());
         self.devices

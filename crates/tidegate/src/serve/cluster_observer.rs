@@ -8,13 +8,14 @@ use broker::{
 };
 use bytes::Bytes;
 use cluster::{
-    ATTRIBUTE_RECORDS_KIND, ClusterNode, DEVICE_RECORDS_KIND, DownReason, FIRMWARE_RECORDS_KIND,
-    FIRST_REQUEST_KIND, NodeLoad, NodeName, NodeRequests, PeerNodeId, PeerNodeObserver,
-    RecordReplication,
+    ALARM_RECORDS_KIND, ATTRIBUTE_RECORDS_KIND, ClusterNode, DEVICE_RECORDS_KIND, DownReason,
+    FIRMWARE_RECORDS_KIND, FIRST_REQUEST_KIND, NodeLoad, NodeName, NodeRequests, PeerNodeId,
+    PeerNodeObserver, RecordReplication,
 };
 use devices::platform::Reporter;
 use standby::{SESSION_COPY_KIND, SessionCopies};
 
+use super::cluster_alarms::ClusterAlarms;
 use super::cluster_commands::ClusterCommands;
 use super::cluster_drain::NodeDrain;
 use super::cluster_firmware::ClusterFirmware;
@@ -29,6 +30,7 @@ pub(super) struct BrokerObserver {
     pub(super) devices: Arc<RecordReplication>,
     pub(super) attributes: Arc<RecordReplication>,
     pub(super) firmware: Arc<RecordReplication>,
+    pub(super) alarms: Arc<RecordReplication>,
     pub(super) session_copies: SessionCopies,
     pub(super) drain: Arc<NodeDrain>,
     pub(super) rebalance: Arc<NodeRebalance>,
@@ -37,6 +39,7 @@ pub(super) struct BrokerObserver {
     pub(super) api: OnceLock<Arc<dyn NodeCallHandler>>,
     pub(super) commands: OnceLock<Arc<ClusterCommands>>,
     pub(super) images: OnceLock<Arc<ClusterFirmware>>,
+    pub(super) places: OnceLock<Arc<ClusterAlarms>>,
 }
 
 fn loss_of(reason: DownReason) -> PeerLoss {
@@ -59,6 +62,7 @@ impl PeerNodeObserver for BrokerObserver {
         self.devices.peer_up(peer);
         self.attributes.peer_up(peer);
         self.firmware.peer_up(peer);
+        self.alarms.peer_up(peer);
         self.session_copies.peer_up(peer, node);
     }
 
@@ -68,6 +72,7 @@ impl PeerNodeObserver for BrokerObserver {
         self.devices.peer_down(peer);
         self.attributes.peer_down(peer);
         self.firmware.peer_down(peer);
+        self.alarms.peer_down(peer);
         self.session_copies.peer_down(peer, reason);
     }
 
@@ -77,6 +82,7 @@ impl PeerNodeObserver for BrokerObserver {
             DEVICE_RECORDS_KIND => self.devices.receive(peer, message),
             ATTRIBUTE_RECORDS_KIND => self.attributes.receive(peer, message),
             FIRMWARE_RECORDS_KIND => self.firmware.receive(peer, message),
+            ALARM_RECORDS_KIND => self.alarms.receive(peer, message),
             SESSION_COPY_KIND => self.session_copies.receive(peer, message),
             FIRST_REQUEST_KIND.. => self.requests.receive(peer, &message),
             _ => self.inbox.message(index_of(peer), message),

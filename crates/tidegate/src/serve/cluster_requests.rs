@@ -30,6 +30,8 @@ pub(super) const COMMANDS: u8 = 6;
 pub(super) const FIRMWARE: u8 = 7;
 /// Subject of rebalancing, see [`ClusterRebalancing`](super::cluster_rebalance::ClusterRebalancing).
 pub(super) const REBALANCING: u8 = 8;
+/// Subject of the places of devices, see [`ClusterAlarms`](super::cluster_alarms::ClusterAlarms).
+pub(super) const ALARM_PLACES: u8 = 9;
 /// Time for the answer of a call of the API, which has limits of its own.
 pub(super) const API_CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// A text that the connections of a relay endpoint get as it is, at all nodes.
@@ -119,6 +121,15 @@ impl RequestHandler for BrokerRequests {
                     let images = images.ok_or("it is starting")?;
                     drop(observer);
                     images.answer(body).await
+                }))
+            }
+            ALARM_PLACES => {
+                let observer = self.observer.upgrade()?;
+                Some(Box::pin(async move {
+                    let places = observer.places.get().cloned();
+                    let places = places.ok_or("it is starting")?;
+                    drop(observer);
+                    places.answer(body).await
                 }))
             }
             API_CALLS => {

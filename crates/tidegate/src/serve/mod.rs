@@ -9,6 +9,7 @@ mod ban_enforcement;
 mod blocking_stage;
 mod chain_publisher;
 mod client_subscription;
+mod cluster_alarms;
 mod cluster_commands;
 mod cluster_drain;
 mod cluster_firmware;

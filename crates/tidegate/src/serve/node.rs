@@ -327,7 +327,7 @@ impl Node {
     }
 }
 
-/// Shares the devices and their firmware with the other nodes of the cluster, and gives numbers to alarms and commands that no other node gives.
+/// Shares the devices, their firmware and their alarms with the other nodes of the cluster, and gives numbers to alarms and commands that no other node gives.
 async fn share_devices(cluster: &NodeCluster, services: &NodeServices) -> anyhow::Result<()> {
     let first = cluster.name().first_number();
     services.alarms.alarms.number_from(first);
@@ -342,8 +342,10 @@ async fn share_devices(cluster: &NodeCluster, services: &NodeServices) -> anyhow
         services.files.service().clone(),
     );
     let states = services.devices.states.clone();
+    let alarms = services.alarms.alarms.clone();
     let shared = run_blocking("reading the versions of the devices", move || {
         cluster.share_devices(&registry)?;
+        cluster.share_alarms(&alarms, &registry, &states)?;
         cluster.share_firmware(&firmware, &files, states)
     });
     shared.await?

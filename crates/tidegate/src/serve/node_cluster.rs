@@ -11,11 +11,12 @@ use anyhow::Context as _;
 use broker::{BrokerHandle, ClusterAttachment, NODE_PROTOCOL, OLDEST_NODE_PROTOCOL, PeerNodeInbox};
 use bytes::Bytes;
 use cluster::{
-    ATTRIBUTE_RECORDS_KIND, ClusterLease, ClusterNode, DEVICE_RECORDS_KIND, FIRMWARE_RECORDS_KIND,
-    Member, MembershipConfig, NodeLinks as _, NodeName, NodeRequests, PeerNodeId,
-    RecordReplication, ReplicatedObjects, RequestLimits, SendMessage,
+    ALARM_RECORDS_KIND, ATTRIBUTE_RECORDS_KIND, ClusterLease, ClusterNode, DEVICE_RECORDS_KIND,
+    FIRMWARE_RECORDS_KIND, Member, MembershipConfig, NodeLinks as _, NodeName, NodeRequests,
+    PeerNodeId, RecordReplication, ReplicatedObjects, RequestLimits, SendMessage,
 };
 use cluster_nats::{ManagedNats, NatsFabric, NatsServerMonitor, NatsSettings, NatsState};
+use devices::alarm::Alarms;
 use devices::command::Commands;
 use devices::platform::Reporter;
 use devices::pull::{PullScheduler, ReadingIntake};
@@ -29,6 +30,7 @@ use tokio::runtime::{Handle, Runtime};
 use transfer::FileService;
 
 use super::blocking_stage::run_blocking;
+use super::cluster_alarms::{ClusterAlarms, SharedClusterAlarms};
 use super::cluster_commands::ClusterCommands;
 use super::cluster_drain::NodeDrain;
 use super::cluster_firmware::ClusterFirmware;
@@ -36,7 +38,7 @@ use super::cluster_objects::{self, ClusterReplication, NodeObjects};
 use super::cluster_observer::{BrokerObserver, ClusterTransport};
 use super::cluster_pulls::{ClusterReadings, LeasedTurn};
 use super::cluster_requests::{
-    BrokerRequests, COMMANDS, FIRMWARE, READINGS, RELAY_TEXTS, RelayText,
+    ALARM_PLACES, BrokerRequests, COMMANDS, FIRMWARE, READINGS, RELAY_TEXTS, RelayText,
 };
 use super::cluster_standby::BrokerSessions;
 use super::node_rebalance::NodeRebalance;
@@ -73,7 +75,7 @@ struct NodeClusterState {
     copies: (PathBuf, StoreConfig),
     /// Whether the store has all of the sessions of this node, so that a standby can copy them.
     has_stored_sessions: bool,
-    /// The threads that exchange the devices, their attributes and what they install.
+    /// The threads that exchange the devices, their attributes, what they install and their alarms.
     record_threads: std::sync::Mutex<Vec<std::thread::JoinHandle<()>>>,
     store: Store,
     fabric: NatsFabric,
@@ -147,6 +149,7 @@ impl NodeCluster {
             devices: RecordReplication::new(DEVICE_RECORDS_KIND),
             attributes: RecordReplication::new(ATTRIBUTE_RECORDS_KIND),
             firmware: RecordReplication::new(FIRMWARE_RECORDS_KIND),
+            alarms: RecordReplication::new(ALARM_RECORDS_KIND),
             session_copies: SessionCopies::default(),
             drain: drain.clone(),
             rebalance: rebalance.clone(),
@@ -155,6 +158,7 @@ impl NodeCluster {
             api: OnceLock::new(),
             commands: OnceLock::new(),
             images: OnceLock::new(),
+            places: OnceLock::new(),
         });
         let mut membership = MembershipConfig {
             lease_ms: LEASE.as_millis() as u64,
@@ -270,6 +274,40 @@ impl NodeCluster {
             );
             // Set once.
             let _ = observer.images.set(images);
+        }
+        Ok(())
+    }
+
+    /// Exchanges the alarms of devices with the other nodes. To be called after [`share_devices`](Self::share_devices) and before
+    /// [`start`](Self::start). Reads all alarms.
+    ///
+    /// # Errors
+    /// If the store fails, or a thread cannot be started.
+    pub(super) fn share_alarms(
+        &self,
+        alarms: &Alarms,
+        registry: &Registry,
+        states: &DeviceStates,
+    ) -> anyhow::Result<()> {
+        let observer = &self.shared.observer;
+        let shared = alarms
+            .share(&self.shared.settings.node)
+            .context("cannot read the alarms of the devices")?;
+        let records = Arc::new(shared.records);
+        let thread = (observer.alarms).start(records, shared.changes, self.send_message());
+        let thread = thread.context("cannot start a thread that exchanges alarms")?;
+        self.record_threads().push(thread);
+        if let Some(runtime) = &*self.runtime() {
+            let places = Arc::new(ClusterAlarms {
+                registry: registry.clone(),
+                states: states.clone(),
+                requests: observer.requests.clone(),
+                subject: ALARM_PLACES,
+                runtime: runtime.handle().clone(),
+            });
+            alarms.set_places(Arc::new(SharedClusterAlarms(places.clone())));
+            // Set once.
+            let _ = observer.places.set(places);
         }
         Ok(())
     }
@@ -484,6 +522,7 @@ impl NodeCluster {
         self.shared.observer.devices.stop();
         self.shared.observer.attributes.stop();
         self.shared.observer.firmware.stop();
+        self.shared.observer.alarms.stop();
         let threads = std::mem::take(&mut *self.record_threads());
         let stopped = run_blocking("stopping the exchange of devices", move || {
             let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use foldhash::fast::RandomState;
@@ -13,6 +13,8 @@ use super::super::event::{AlarmEvent, SqlRuleAlarm};
 use super::super::product_rules::ProductAlarmRules;
 use super::super::record::AlarmId;
 use super::super::watched_devices::{AlarmSubject, DeviceTransitions, WatchedDevices};
+use super::device_checks::{DeviceChecks, UnconfirmedInput};
+use crate::device::Device;
 use crate::job_queue::JobQueue;
 use crate::queue_progress::QueueProgress;
 use crate::registry::Registry;
@@ -59,7 +61,13 @@ pub(super) type AlarmObserver = Box<dyn Fn(&AlarmEvent) + Send + Sync>;
 pub(super) enum AlarmJob {
     Transitions(DeviceTransitions),
     SqlRule(AlarmSubject, SqlRuleAlarm),
-    RemoveDevice(DeviceNo),
+    RemoveDevice(Arc<Device>),
+    /// Stores the alarms of other nodes that have waited for this device.
+    AddDevice(Arc<Device>),
+    /// Another node has changed alarms of this device; how often the job has waited for transitions.
+    Synchronize(DeviceNo, u8),
+    /// Evaluates devices that are not online here, nor at another node.
+    Evaluate(Vec<UnconfirmedInput>),
 }
 
 /// What the threads of the service share.
@@ -76,6 +84,8 @@ pub(super) struct AlarmsInner {
     pub(super) is_in_use: AtomicBool,
     /// Held while alarms are changed and emitted, so that events keep the order of the changes.
     pub(super) notify_lock: Mutex<()>,
+    /// Set once in a cluster.
+    pub(super) places: OnceLock<DeviceChecks>,
     pub(super) observers: RwLock<Vec<AlarmObserver>>,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
     pub(super) raised: AtomicU64,
@@ -85,6 +95,12 @@ pub(super) struct AlarmsInner {
 }
 
 impl AlarmsInner {
+    /// The name of this node in a cluster.
+    pub(super) fn node_name(&self) -> Option<String> {
+        let sharing = self.store.sharing.get()?;
+        Some(sharing.node.as_str().to_owned())
+    }
+
     pub(super) fn enqueue(&self, work: AlarmJob) {
         self.progress.add();
         self.queue.push(work);

@@ -6,13 +6,15 @@ use std::sync::{Arc, PoisonError};
 use serde_json::{Map, Value as Json};
 use series::DeviceNo;
 
-use super::super::alarm_store::{AlarmFilter, OpenAlarm};
+use super::super::alarm_index::OpenAlarm;
+use super::super::alarm_store::AlarmFilter;
 use super::super::definition::Severity;
 use super::super::device_alarms::AlarmTransitionKind;
 use super::super::event::{AlarmChange, AlarmEvent};
 use super::super::record::{Alarm, AlarmId, AlarmState, DeviceNumbers};
 use super::super::watched_devices::AlarmSubject;
 use super::alarms_inner::{AlarmError, AlarmsInner, lock};
+use crate::device::Device;
 use crate::registry::RegistryError;
 
 /// Maximum number of gateway levels that an alarm is propagated to.
@@ -35,15 +37,28 @@ pub(super) struct AlarmUpdate<'a> {
 impl AlarmsInner {
     pub(super) fn apply_update(&self, wanted: &AlarmUpdate<'_>) -> Result<(), store::StoreError> {
         let _notify_guard = lock(&self.notify_lock);
+        // Several alarms of one type end together.
+        loop {
+            let is_cleared = matches!(wanted.transition, AlarmTransitionKind::Cleared);
+            match self.apply_to_first(wanted)? {
+                true if is_cleared => {}
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Returns whether an alarm has changed.
+    fn apply_to_first(&self, wanted: &AlarmUpdate<'_>) -> Result<bool, store::StoreError> {
         let (change, alarm, no) = {
             let mut state = self.store.lock();
             let open = state.open(wanted.subject.no(), wanted.kind);
             let before = open
-                .map(|open: OpenAlarm| self.store.get(open.id))
+                .first()
+                .map(|open: &OpenAlarm| self.store.get(open.id))
                 .transpose()?
                 .flatten();
             let (change, alarm) = match (&before, wanted.transition) {
-                (None, AlarmTransitionKind::Cleared) => return Ok(()),
+                (None, AlarmTransitionKind::Cleared) => return Ok(false),
                 (
                     None,
                     AlarmTransitionKind::Raised(severity)
@@ -63,7 +78,7 @@ impl AlarmsInner {
                     AlarmTransitionKind::Raised(to)
                     | AlarmTransitionKind::SeverityChanged { to, .. },
                 ) if alarm.severity == to => {
-                    return Ok(());
+                    return Ok(false);
                 }
                 (
                     Some(alarm),
@@ -72,6 +87,7 @@ impl AlarmsInner {
                 ) => {
                     let mut alarm = alarm.clone();
                     alarm.severity = to;
+                    alarm.severity_changes = alarm.severity_changes.saturating_add(1);
                     alarm.changed_at_ms = wanted.at_ms;
                     alarm.details.clone_from(&wanted.details);
                     alarm.values.clone_from(&wanted.values);
@@ -82,7 +98,7 @@ impl AlarmsInner {
             alarm.refresh_state();
             let no = self
                 .store
-                .put(&mut state, before.as_ref(), &alarm, change)?;
+                .put(&mut state, (before.as_ref(), &alarm), change, false)?;
             (change, alarm, no)
         };
         match change {
@@ -91,7 +107,7 @@ impl AlarmsInner {
             _ => 0,
         };
         self.notify_observers(change, alarm, wanted.tag, no);
-        Ok(())
+        Ok(true)
     }
 
     fn new_alarm(
@@ -129,6 +145,11 @@ impl AlarmsInner {
             acknowledged_at_ms: None,
             acknowledged_by: None,
             comments: Vec::new(),
+            node: match subject {
+                AlarmSubject::Device(_) => self.node_name(),
+                AlarmSubject::Node => None,
+            },
+            severity_changes: 0,
             device_no: DeviceNumbers(numbers),
         })
     }
@@ -155,7 +176,9 @@ impl AlarmsInner {
             let mut alarm = before.clone();
             make(&mut alarm)?;
             alarm.refresh_state();
-            let no = self.store.put(&mut state, Some(&before), &alarm, change)?;
+            let no = self
+                .store
+                .put(&mut state, (Some(&before), &alarm), change, true)?;
             (alarm, no)
         };
         if change == AlarmChange::Cleared {
@@ -171,23 +194,56 @@ impl AlarmsInner {
         }
     }
 
-    pub(super) fn remove_alarms_of(&self, device: DeviceNo) -> Result<(), store::StoreError> {
-        self.watched_devices.remove(device);
+    /// Clears the alarms of a device that this node has raised while it did not know that another node had done so.
+    pub(super) fn clear_duplicates(&self, device: DeviceNo) -> Result<(), store::StoreError> {
+        let _notify_guard = lock(&self.notify_lock);
+        let open = {
+            let state = self.store.lock();
+            let mut kinds: Vec<_> = state.open.get(&device).into_iter().flatten().collect();
+            kinds.sort_unstable_by_key(|(kind, open)| (kind, open.rank()));
+            let duplicates = kinds.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+            duplicates.map(|pair| pair[1].1.id).collect::<Vec<_>>()
+        };
+        for id in open {
+            let mut state = self.store.lock();
+            let Some(before) = self.store.get(id)? else {
+                continue;
+            };
+            if before.node != self.node_name() || before.is_cleared() {
+                continue;
+            }
+            let mut alarm = before.clone();
+            alarm.cleared_at_ms = Some(wall_clock::now_ms());
+            alarm.refresh_state();
+            let change = AlarmChange::Cleared;
+            let no = self
+                .store
+                .put(&mut state, (Some(&before), &alarm), change, false)?;
+            drop(state);
+            self.cleared.fetch_add(1, Relaxed);
+            self.notify_observers(change, alarm, 0, no);
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_alarms_of(&self, device: &Device) -> Result<(), store::StoreError> {
+        self.watched_devices.remove(device.no);
         let filter = AlarmFilter {
-            device: Some(device),
+            device: Some(device.no),
             ..AlarmFilter::default()
         };
         let mut before = None;
         loop {
             let page = self.store.list(&filter, before, 500)?;
-            let own = |alarm: &Alarm| alarm.device_no.0.first() == Some(&device);
+            let own = |alarm: &Alarm| alarm.devices().first() == Some(&device.no);
             let alarms: Vec<_> = page.alarms.into_iter().filter(own).collect();
-            self.store.remove(&mut self.store.lock(), &alarms)?;
+            self.store.expire(&mut self.store.lock(), &alarms)?;
             before = page.next;
             if before.is_none() {
-                return Ok(());
+                break;
             }
         }
+        self.store.remove_awaiting(device)
     }
 
     pub(super) fn notify_observers(&self, change: AlarmChange, alarm: Alarm, tag: u64, no: u64) {

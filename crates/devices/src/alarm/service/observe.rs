@@ -91,8 +91,17 @@ impl AlarmContext for AlarmsInner {
 
     fn open_alarms(&self, device: DeviceNo) -> Vec<(Box<str>, Severity)> {
         let state = self.store.lock();
-        let open = state.open.get(&device).into_iter().flatten();
-        open.map(|(kind, open)| (kind.clone(), open.severity))
+        let mut open: Vec<_> = state.open.get(&device).into_iter().flatten().collect();
+        // Of several alarms of a type, the first one counts.
+        open.sort_unstable_by_key(|(kind, open)| (kind, open.rank()));
+        open.dedup_by(|duplicate, first| duplicate.0 == first.0);
+        open.into_iter()
+            .map(|(kind, open)| (kind.clone(), open.severity))
             .collect()
+    }
+
+    fn needs_check(&self, device: DeviceNo) -> bool {
+        let checks = self.places.get();
+        checks.is_some_and(|checks| !checks.is_here(device))
     }
 }

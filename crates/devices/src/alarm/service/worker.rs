@@ -1,12 +1,13 @@
 //! The alarms thread: processes submitted jobs in order and evaluates due devices.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json};
 
+use super::super::alarm_store::PURGE_BATCH;
 use super::super::details_template::TemplateRenderer;
 use super::super::device_alarms::{AlarmTransition, AlarmTransitionKind};
 use super::super::watched_devices::DeviceTransitions;
@@ -16,6 +17,9 @@ use super::changes::AlarmUpdate;
 /// Resolution of times that pass without a message.
 const TICK: Duration = Duration::from_millis(200);
 const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// Pause after a purge that has not removed all.
+const PURGE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const FORGET_EVERY: Duration = Duration::from_secs(24 * 3600);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const MAX_DETAILS_BYTES: usize = 4096;
 const DAY_MS: u64 = 24 * 3600 * 1000;
@@ -28,10 +32,12 @@ impl AlarmsInner {
         work: &AlarmJob,
     ) -> Result<(), store::StoreError> {
         match work {
-            AlarmJob::Transitions(turned) => turned
-                .transitions
-                .iter()
-                .try_for_each(|turn| self.apply_transition(writer, turned, *turn)),
+            AlarmJob::Transitions(turned) => {
+                let mut transitions = turned.transitions.iter();
+                transitions.try_for_each(|turn| self.apply_transition(writer, turned, *turn))?;
+                self.watched_devices.mark_applied(turned.subject.no());
+                Ok(())
+            }
             AlarmJob::SqlRule(subject, named) => self.apply_update(&AlarmUpdate {
                 subject,
                 kind: &named.kind,
@@ -47,7 +53,16 @@ impl AlarmsInner {
                 propagate: false,
                 tag: named.tag,
             }),
-            AlarmJob::RemoveDevice(device) => self.remove_alarms_of(*device),
+            AlarmJob::RemoveDevice(device) => self.remove_alarms_of(device),
+            AlarmJob::AddDevice(device) => {
+                self.add_device(device);
+                Ok(())
+            }
+            AlarmJob::Synchronize(device, attempts) => self.synchronize(*device, *attempts),
+            AlarmJob::Evaluate(inputs) => {
+                self.evaluate_confirmed(inputs);
+                Ok(())
+            }
         }
     }
 
@@ -117,18 +132,41 @@ impl AlarmsInner {
         }
     }
 
-    fn tick(&self) {
-        self.watched_devices
-            .tick(self, wall_clock::now_ms(), &mut |turned| {
+    fn tick(self: &Arc<Self>) {
+        let unconfirmed = self
+            .watched_devices
+            .tick(&**self, wall_clock::now_ms(), &mut |turned| {
                 self.enqueue(AlarmJob::Transitions(turned));
             });
+        if let Some(sharing) = self.store.sharing.get() {
+            sharing.announce_due();
+        }
+        self.check_devices(unconfirmed);
     }
 
-    fn purge(&self) {
+    /// Alarms that were cleared before this time are removed.
+    pub(super) fn cleared_before_ms(&self) -> u64 {
         let retention_ms = u64::from(self.config.cleared_retention_days) * DAY_MS;
-        let before_ms = wall_clock::now_ms().saturating_sub(retention_ms);
-        if let Err(error) = self.store.purge(before_ms, self.config.max_alarms) {
-            tracing::warn!(%error, "removing old alarms failed; retrying");
+        wall_clock::now_ms().saturating_sub(retention_ms)
+    }
+
+    /// Removes old alarms; returns whether there may be more.
+    fn purge(&self) -> bool {
+        let purged = self
+            .store
+            .purge(self.cleared_before_ms(), self.config.max_alarms);
+        match purged {
+            Ok(count) => count == PURGE_BATCH,
+            Err(error) => {
+                tracing::warn!(%error, "removing old alarms failed; retrying");
+                false
+            }
+        }
+    }
+
+    fn forget_removed(&self) {
+        if let Err(error) = self.store.forget_removed() {
+            tracing::warn!(%error, "removed alarms could not be forgotten; tried again in a day");
         }
     }
 }
@@ -138,6 +176,8 @@ pub(super) fn run(inner: &Weak<AlarmsInner>) {
     let mut writer = TemplateRenderer::new();
     let mut ticked_at = Instant::now();
     let mut purged_at = Instant::now();
+    let mut purge_after = PURGE_EVERY;
+    let mut forgotten_at = Instant::now();
     let mut has_failed = false;
     loop {
         let Some(inner) = inner.upgrade() else {
@@ -176,9 +216,17 @@ pub(super) fn run(inner: &Weak<AlarmsInner>) {
             // A device whose evaluation panics is not due any more; the others are evaluated at the next tick.
             inner.catch_panic("evaluating due alarm conditions", || inner.tick());
         }
-        if purged_at.elapsed() >= PURGE_EVERY {
+        if purged_at.elapsed() >= purge_after {
+            let has_more = inner.catch_panic("removing old alarms", || inner.purge());
+            purge_after = match has_more {
+                Some(true) => PURGE_AGAIN_AFTER,
+                _ => PURGE_EVERY,
+            };
             purged_at = Instant::now();
-            inner.catch_panic("removing old alarms", || inner.purge());
+        }
+        if forgotten_at.elapsed() >= FORGET_EVERY {
+            inner.catch_panic("forgetting removed alarms", || inner.forget_removed());
+            forgotten_at = Instant::now();
         }
         if is_idle && inner.queue.is_done() {
             return;

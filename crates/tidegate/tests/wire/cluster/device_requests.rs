@@ -18,11 +18,11 @@ fn sending(node: &Node, path: String, body: Value) -> JoinHandle<(u16, Value)> {
     spawn(move || api_at(&address, "POST", &path, &body))
 }
 
-fn post(node: &Node, path: &str) -> ApiResponse {
+pub(super) fn post(node: &Node, path: &str) -> ApiResponse {
     send(node, "", "POST", &format!("/api/v1/{path}"), &Value::Null)
 }
 
-fn read(node: &Node, path: &str) -> Value {
+pub(super) fn read(node: &Node, path: &str) -> Value {
     let answer = get(node, &format!("/api/v1/{path}"));
     assert_eq!(answer.status, 200, "{path}: {}", answer.body);
     answer.body

@@ -25,7 +25,7 @@ fn read(node: &Node, path: &str) -> Value {
 }
 
 /// Reads a stream until an event has this value of a field, and returns it.
-fn event_with(stream: &mut EventStream, field: &str, value: &Value) -> Value {
+pub(super) fn event_with(stream: &mut EventStream, field: &str, value: &Value) -> Value {
     for _ in 0..100 {
         let event = stream.next();
         if event[field] == *value {

@@ -1,5 +1,6 @@
 //! Several nodes that act as one broker, connected by a real NATS server.
 
+mod alarms;
 mod clients;
 mod device_requests;
 mod devices;
