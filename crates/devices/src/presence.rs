@@ -391,6 +391,19 @@ impl DeviceStates {
         slot.is_some_and(|slot| slot.flags.load(Relaxed) & IS_ONLINE != 0)
     }
 
+    /// Whether the device has a connection to this node, or is a child of a gateway that has one. Unlike that, a device is
+    /// [online](Self::is_online) also for some time after its activity, or after its connection was taken over.
+    #[must_use]
+    pub fn has_connection(&self, no: DeviceNo) -> bool {
+        let flags_of = |no| self.slot(no).map_or(0, |slot| slot.flags.load(Relaxed));
+        let flags = flags_of(no);
+        if flags & COUNT > 0 || flags & IS_TRANSIENT == 0 {
+            return flags & COUNT > 0;
+        }
+        let gateway = self.lock_transient().get(&no.0).and_then(|it| it.gateway);
+        gateway.is_some_and(|gateway| flags_of(gateway) & COUNT > 0)
+    }
+
     /// The same for the device with this id; reads the disk only if it may be online.
     ///
     /// # Errors

@@ -490,6 +490,95 @@ fn a_lost_node_does_not_give_numbers_twice() {
     assert_eq!(b.all().len(), 2);
 }
 
+/// Numbers that are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+#[test]
+fn nodes_agree_whatever_they_do_and_learn_in_any_order() {
+    for seed in 0..8 {
+        let nodes = ["a", "b", "c"].map(ClusterNode::new);
+        nodes[0].device(json!({"id": "d", "product": "meter"}));
+        exchange(&nodes[0], &nodes[1]);
+        exchange(&nodes[1], &nodes[2]);
+        let mut random = Random(seed);
+        let (mut acknowledged, mut deleted) = (Vec::new(), Vec::new());
+        for step in 0..120 {
+            let node = &nodes[random.below(3)];
+            let known = node.all();
+            let alarm = (!known.is_empty()).then(|| known[random.below(known.len())].id);
+            match (random.below(8), alarm) {
+                (0..=2, _) => {
+                    let alarm = SqlRuleAlarm {
+                        kind: format!("k{}", random.below(2)),
+                        severity: Severity::ALL[random.below(3)],
+                        is_cleared: random.below(4) == 0,
+                        at_ms: wall_clock::now_ms(),
+                        details: step.to_string(),
+                        rule: "r".into(),
+                        tag: 0,
+                    };
+                    node.alarms
+                        .submit_sql_rule_alarm(&node.device_of("d"), alarm);
+                    node.settle();
+                }
+                (3, Some(id)) => {
+                    if node.alarms.acknowledge(id, "ann").is_ok() {
+                        acknowledged.push(id);
+                    }
+                }
+                (4, Some(id)) => drop(node.alarms.comment(id, "bob", &step.to_string())),
+                (5, Some(id)) if random.below(3) == 0 => {
+                    node.alarms.remove(id).unwrap();
+                    deleted.push(id);
+                }
+                _ => {
+                    // Some records arrive at another node.
+                    let other = &nodes[random.below(3)];
+                    let mut ids = Vec::new();
+                    for bucket in 0..RECORD_BUCKETS as u16 {
+                        let mut each = |id: &str, _| ids.push(id.to_owned());
+                        node.records.versions(bucket, &mut each).unwrap();
+                    }
+                    ids.retain(|_| random.below(2) == 0);
+                    let read = |id: &String| node.records.read(id).unwrap();
+                    let records = ids.iter().filter_map(read).collect();
+                    other.records.apply(records).unwrap();
+                    other.settle();
+                }
+            }
+        }
+        for _ in 0..2 {
+            exchange(&nodes[0], &nodes[1]);
+            exchange(&nodes[1], &nodes[2]);
+            exchange(&nodes[2], &nodes[0]);
+        }
+        let all = nodes[0].all();
+        assert!(all.len() > 1, "seed {seed}");
+        for kind in ["k0", "k1"] {
+            let open = all
+                .iter()
+                .filter(|alarm| alarm.kind == kind && !alarm.is_cleared());
+            assert!(open.count() <= 1, "seed {seed}: {all:?}");
+        }
+        for alarm in &all {
+            assert!(!deleted.contains(&alarm.id), "seed {seed}");
+            if acknowledged.contains(&alarm.id) {
+                assert!(alarm.is_acknowledged(), "seed {seed}");
+            }
+        }
+    }
+}
+
 /// The devices are at this node, or at another one.
 #[derive(Default)]
 struct TestPlaces {

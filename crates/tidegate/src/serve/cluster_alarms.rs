@@ -32,6 +32,8 @@ struct PlacesRequest {
 /// When a device was at a node. Ordered: the largest one is that of the node which has the device, or had it last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Presence {
+    /// A device whose connection was taken over is online for some time without one.
+    has_connection: bool,
     is_online: bool,
     last_seen_ms: Option<u64>,
 }
@@ -40,6 +42,7 @@ impl ClusterAlarms {
     fn presence(&self, device: DeviceNo) -> Result<Presence, RegistryError> {
         let presence = self.states.presence(device)?;
         Ok(Presence {
+            has_connection: self.states.has_connection(device),
             is_online: presence.state == DeviceState::Online,
             last_seen_ms: presence.last_seen_ms,
         })
@@ -119,7 +122,7 @@ pub(super) struct SharedClusterAlarms(pub(super) Arc<ClusterAlarms>);
 
 impl DevicePlaces for SharedClusterAlarms {
     fn is_here(&self, device: DeviceNo) -> bool {
-        self.0.states.is_online(device)
+        self.0.states.has_connection(device)
     }
 
     fn find_elsewhere(&self, devices: Vec<DeviceNo>, found: FoundElsewhere) {

@@ -1,7 +1,7 @@
 //! Which node of a cluster evaluates what happens to a device without a message.
 //!
 //! A node remembers the values and durations of the devices that it has received messages of. When such a device goes offline here,
-//! or a duration is over while it is not online here, it may have moved to another node, which evaluates it now. The node therefore
+//! or a duration is over while it has no connection here, it may have moved to another node, which evaluates it now. The node therefore
 //! finds out where the device is before it evaluates it, and forgets what it remembers if the device is elsewhere.
 
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ pub type FoundElsewhere = Box<dyn FnOnce(Vec<DeviceNo>) + Send>;
 
 /// Where devices are, among the nodes of a cluster.
 pub trait DevicePlaces: Send + Sync {
-    /// Whether the device is online at this node. Cheap.
+    /// Whether the device has a connection to this node, so that no other one is to be asked. Cheap.
     fn is_here(&self, device: DeviceNo) -> bool;
     /// Asks the other nodes for up to 1000 devices. Nodes that do not answer count as nodes without them. Does not block.
     fn find_elsewhere(&self, devices: Vec<DeviceNo>, found: FoundElsewhere);
