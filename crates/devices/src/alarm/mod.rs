@@ -8,6 +8,7 @@ mod definition;
 mod definition_error;
 mod details_template;
 mod device_alarms;
+mod device_checks;
 mod endpoint_alert;
 mod event;
 mod node_alarms;
@@ -33,6 +34,7 @@ pub use definition::{
 };
 pub use definition_error::AlarmDefinitionError;
 pub use device_alarms::{AlarmSet, AlarmTransition, AlarmTransitionKind, DeviceAlarms};
+pub use device_checks::{DevicePlaces, FoundElsewhere};
 pub use endpoint_alert::endpoint_alert;
 pub use event::{AlarmChange, AlarmEvent, SqlRuleAlarm};
 pub use node_alarms::{
@@ -47,8 +49,5 @@ pub use notification::{
 pub use pending_notifications::{AlarmNotifier, DurableCallback};
 pub use product_rules::check_rules;
 pub use record::{Alarm, AlarmComment, AlarmId, AlarmState, MAX_COMMENT_CHARS, MAX_COMMENTS};
-pub use service::{
-    AlarmChanges, AlarmConfig, AlarmError, AlarmStats, Alarms, DevicePlaces, FoundElsewhere,
-    SharedAlarms,
-};
+pub use service::{AlarmChanges, AlarmConfig, AlarmError, AlarmStats, Alarms, SharedAlarms};
 pub use store_sharing::AlarmSharingError;

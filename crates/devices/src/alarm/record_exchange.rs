@@ -146,7 +146,7 @@ impl AlarmStore {
             version,
             latest,
         };
-        Ok(self.store_incoming(&mut state, incoming, context)?)
+        self.store_incoming(&mut state, incoming, context)
     }
 
     /// What this node knows about the alarm of a record, without numbers of devices.

@@ -3,7 +3,7 @@
 
 mod alarms_inner;
 mod changes;
-mod device_checks;
+mod device_places;
 mod observe;
 mod shared_alarms;
 mod worker;
@@ -11,21 +11,23 @@ mod worker;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use cluster::NodeName;
 use hooks::DurableCallback;
 use series::{DeviceNo, Point, Series};
 use store::Tables;
 
 pub use self::alarms_inner::{AlarmConfig, AlarmError};
 use self::alarms_inner::{AlarmJob, AlarmObserver, AlarmsInner, lock};
-pub use self::device_checks::{DevicePlaces, FoundElsewhere};
 pub use self::shared_alarms::{AlarmChanges, SharedAlarms};
 use super::alarm_index::AlarmPosition;
 use super::alarm_store::{AlarmFilter, AlarmPage, AlarmStore};
 use super::definition::Severity;
+use super::device_checks::{DeviceChecks, DevicePlaces};
 use super::event::{AlarmChange, SqlRuleAlarm};
 use super::node_subject::NODE_NO;
 use super::pending_notifications::AlarmNotifier;
 use super::record::{Alarm, AlarmComment, AlarmId, AlarmState, MAX_COMMENTS};
+use super::store_sharing::AlarmSharingError;
 use super::watched_devices::{
     AlarmContext, AlarmSubject, DeviceInput, DeviceTransitions, WatchedDevices,
 };
@@ -100,6 +102,21 @@ impl Alarms {
         let alarms = Self { inner };
         alarms.refresh_products();
         Ok(alarms)
+    }
+
+    /// Shares the alarms of devices with the other nodes of a cluster from now on. To be called once, after
+    /// [`number_from`](Self::number_from). Reads all alarms.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn share(&self, node: &NodeName) -> Result<AlarmChanges, AlarmSharingError> {
+        SharedAlarms::begin(&self.inner, node)
+    }
+
+    /// Evaluates devices without messages only if no other node of the cluster has them. To be called once, before devices connect.
+    pub fn set_places(&self, places: Arc<dyn DevicePlaces>) {
+        // Set once.
+        let _ = self.inner.places.set(DeviceChecks::new(places));
     }
 
     /// Gives this number or larger ones to new alarms.
@@ -363,3 +380,7 @@ mod tests;
 #[cfg(test)]
 #[path = "sharing_tests.rs"]
 mod sharing_tests;
+
+#[cfg(test)]
+#[path = "device_checks_tests.rs"]
+mod device_checks_tests;

@@ -9,11 +9,11 @@ use foldhash::fast::RandomState;
 use series::{DeviceNo, Series};
 
 use super::super::alarm_store::AlarmStore;
+use super::super::device_checks::{DeviceChecks, UnconfirmedInput};
 use super::super::event::{AlarmEvent, SqlRuleAlarm};
 use super::super::product_rules::ProductAlarmRules;
 use super::super::record::AlarmId;
 use super::super::watched_devices::{AlarmSubject, DeviceTransitions, WatchedDevices};
-use super::device_checks::{DeviceChecks, UnconfirmedInput};
 use crate::device::Device;
 use crate::job_queue::JobQueue;
 use crate::queue_progress::QueueProgress;

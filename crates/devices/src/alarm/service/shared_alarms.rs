@@ -1,6 +1,7 @@
 //! The alarms of a node, for the exchange with the other nodes of a cluster.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{
@@ -12,7 +13,6 @@ use series::DeviceNo;
 use super::super::record_exchange::{AppliedAlarm, RecordContext};
 use super::super::sharing::AlarmSharing;
 use super::super::store_sharing::AlarmSharingError;
-use super::Alarms;
 use super::alarms_inner::{AlarmJob, AlarmsInner};
 use crate::device::Device;
 
@@ -26,25 +26,6 @@ const MAX_ATTEMPTS: u8 = 10;
 pub struct AlarmChanges {
     pub changes: RecordChanges,
     pub records: SharedAlarms,
-}
-
-impl Alarms {
-    /// Shares the alarms of devices with the other nodes of a cluster from now on. To be called once, after
-    /// [`number_from`](Self::number_from) and before anything changes alarms. Reads all alarms.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub fn share(&self, node: &NodeName) -> Result<AlarmChanges, AlarmSharingError> {
-        let inner = &self.inner;
-        let sharing = inner.store.share(node, &inner.registry)?;
-        let changes = sharing.versions.changes.clone();
-        let applied = inner.store.apply_awaiting(None, inner.record_context())?;
-        inner.use_applied(applied);
-        Ok(AlarmChanges {
-            changes,
-            records: SharedAlarms(self.clone()),
-        })
-    }
 }
 
 impl AlarmsInner {
@@ -100,11 +81,25 @@ impl AlarmsInner {
 }
 
 /// The alarms of a node, for the exchange with other nodes.
-pub struct SharedAlarms(Alarms);
+pub struct SharedAlarms(Arc<AlarmsInner>);
 
 impl SharedAlarms {
+    pub(super) fn begin(
+        inner: &Arc<AlarmsInner>,
+        node: &NodeName,
+    ) -> Result<AlarmChanges, AlarmSharingError> {
+        let sharing = inner.store.share(node, &inner.registry)?;
+        let changes = sharing.versions.changes.clone();
+        let applied = inner.store.apply_awaiting(None, inner.record_context())?;
+        inner.use_applied(applied);
+        Ok(AlarmChanges {
+            changes,
+            records: Self(Arc::clone(inner)),
+        })
+    }
+
     fn sharing(&self) -> Result<&AlarmSharing, SharedRecordsError> {
-        let sharing = self.0.inner.store.sharing.get();
+        let sharing = self.0.store.sharing.get();
         sharing.ok_or_else(|| "the alarms are not shared".into())
     }
 }
@@ -119,12 +114,12 @@ impl SharedRecords for SharedAlarms {
     }
 
     fn root(&self) -> u64 {
-        let sharing = self.0.inner.store.sharing.get();
+        let sharing = self.0.store.sharing.get();
         sharing.map_or(0, |sharing| sharing.versions.digests().root())
     }
 
     fn digests(&self) -> RecordDigests {
-        let sharing = self.0.inner.store.sharing.get();
+        let sharing = self.0.store.sharing.get();
         sharing.map_or_else(RecordDigests::default, |sharing| {
             sharing.versions.digests().clone()
         })
@@ -143,12 +138,12 @@ impl SharedRecords for SharedAlarms {
     }
 
     fn read(&self, id: &str) -> Result<Option<Record>, SharedRecordsError> {
-        let inner = &self.0.inner;
+        let inner = &self.0;
         Ok(inner.store.read_record(id, &inner.registry)?)
     }
 
     fn apply(&self, records: Vec<Record>) -> Result<(), SharedRecordsError> {
-        let inner = &self.0.inner;
+        let inner = &self.0;
         let (context, mut applied) = (inner.record_context(), Vec::new());
         let mut outcome = Ok(());
         for record in &records {
