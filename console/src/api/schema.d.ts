@@ -3989,6 +3989,14 @@ export interface components {
             disconnected: number;
             since_ms: number;
         };
+        ClusterKeptTelemetry: {
+            bytes: number;
+            is_complete: boolean;
+            is_orphan: boolean;
+            key: string;
+            node: string;
+            sent_ms: number;
+        };
         ClusterMember: {
             api_url: string | null;
             connections: number;
@@ -4085,6 +4093,16 @@ export interface components {
             objects: components["schemas"]["ClusterObjects"];
             problem: string | null;
             standby: components["schemas"]["ClusterStandby"];
+            telemetry_copy: components["schemas"]["ClusterTelemetryCopy"];
+        };
+        ClusterTelemetryCopy: {
+            copies: components["schemas"]["ClusterKeptTelemetry"][];
+            lag_ms: number;
+            last_error: string | null;
+            node: string | null;
+            queued_bytes: number;
+            sent_rows: number;
+            state: components["schemas"]["TelemetryCopyState"];
         };
         Command: {
             acknowledged_at_ms: number | null;
@@ -4832,6 +4850,7 @@ export interface components {
         };
         LatestValues: {
             device: string;
+            missing_nodes?: string[];
             values: {
                 [key: string]: unknown;
             };
@@ -5528,6 +5547,7 @@ export interface components {
              *       "keys": [],
              *       "log_payload_bytes": 65536,
              *       "log_sinks": [],
+             *       "replicated": false,
              *       "retention_days": 0,
              *       "sinks": []
              *     }
@@ -5545,6 +5565,7 @@ export interface components {
                 log_payload_bytes?: number;
                 /** @default [] */
                 log_sinks?: string[];
+                replicated?: boolean;
                 retention_days?: number;
                 /** @default [] */
                 sinks?: string[];
@@ -5623,6 +5644,7 @@ export interface components {
              *       "keys": [],
              *       "log_payload_bytes": 65536,
              *       "log_sinks": [],
+             *       "replicated": false,
              *       "retention_days": 0,
              *       "sinks": []
              *     }
@@ -5640,6 +5662,7 @@ export interface components {
                 log_payload_bytes?: number;
                 /** @default [] */
                 log_sinks?: string[];
+                replicated?: boolean;
                 retention_days?: number;
                 /** @default [] */
                 sinks?: string[];
@@ -5717,6 +5740,7 @@ export interface components {
              *       "keys": [],
              *       "log_payload_bytes": 65536,
              *       "log_sinks": [],
+             *       "replicated": false,
              *       "retention_days": 0,
              *       "sinks": []
              *     }
@@ -5734,6 +5758,7 @@ export interface components {
                 log_payload_bytes?: number;
                 /** @default [] */
                 log_sinks?: string[];
+                replicated?: boolean;
                 retention_days?: number;
                 /** @default [] */
                 sinks?: string[];
@@ -7089,6 +7114,7 @@ export interface components {
         SubscriptionResult: {
             granted_qos: number;
         };
+        TelemetryCopyState: "not_wanted" | "no_standby" | "interrupted" | "completing" | "complete";
         TelemetryInput: unknown;
         TelemetryRow: {
             ts_ms: number;
@@ -7099,6 +7125,7 @@ export interface components {
         TelemetryRows: {
             device: string;
             is_truncated: boolean;
+            missing_nodes?: string[];
             rows: components["schemas"]["TelemetryRow"][];
         };
         TestedWindow: {

@@ -63,8 +63,28 @@ pub trait ClusterBackend: Send + Sync {
     /// Lets all members that do so stop it.
     fn cancel_rebalance(&self) -> RebalanceChangeFuture<'_, ()>;
 
+    /// Where copies of the telemetry of nodes are, one place for each copy. Only those at nodes that can be reached.
+    fn telemetry_copies(&self) -> Vec<TelemetryCopyPlace> {
+        Vec::new()
+    }
+
     /// Removes a member that has ended without leaving.
     fn evict<'a>(&'a self, node: &'a str) -> EvictFuture<'a>;
+}
+
+/// A copy of the telemetry of a node at another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TelemetryCopyPlace {
+    /// Names the copy; see [`TelemetryBackend::copy`](crate::TelemetryBackend::copy).
+    pub key: String,
+    /// Whose telemetry it is.
+    pub node: String,
+    /// The node with the copy.
+    pub holder: String,
+    /// The node has begun again with empty time series: what it had before is only here.
+    pub is_orphan: bool,
+    /// When the node has last sent something, by its clock.
+    pub sent_ms: u64,
 }
 
 /// Why the members of the cluster were not changed.
@@ -131,6 +151,57 @@ pub struct ClusterStatus {
     /// The drain of this node; `null`: none.
     pub drain: Option<ClusterDrain>,
     pub standby: ClusterStandby,
+    pub telemetry_copy: ClusterTelemetryCopy,
+}
+
+/// The copy of the telemetry of this node at another one, and copies of that of other nodes here. Only products with
+/// `storage.replicated` are copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterTelemetryCopy {
+    pub state: TelemetryCopyState,
+    /// The node with the copy.
+    pub node: Option<String>,
+    /// Bytes that wait to be sent.
+    pub queued_bytes: u64,
+    /// Age of the first row that waits, in milliseconds.
+    pub lag_ms: u64,
+    /// Rows sent since the start.
+    pub sent_rows: u64,
+    /// Why the last request to the other node failed; `null`: it did not.
+    pub last_error: Option<String>,
+    /// Copies at this node, sorted by key.
+    pub copies: Vec<ClusterKeptTelemetry>,
+}
+
+/// The state of the copy of the telemetry of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TelemetryCopyState {
+    /// No product has telemetry that is to be copied.
+    NotWanted,
+    /// There is no other node.
+    NoStandby,
+    /// The node with the copy cannot be reached.
+    Interrupted,
+    /// The copy lacks rows, which are being sent.
+    Completing,
+    /// The copy has everything but what was stored in the last moments.
+    Complete,
+}
+
+/// The copy of the telemetry of another node at this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ClusterKeptTelemetry {
+    /// Names the copy.
+    pub key: String,
+    pub node: String,
+    pub is_complete: bool,
+    /// Whether the node has begun again with empty time series, so that what it had before is only here.
+    pub is_orphan: bool,
+    /// Size of its files.
+    pub bytes: u64,
+    /// When the node has last sent something, by its clock.
+    pub sent_ms: u64,
 }
 
 /// The copy of the durable sessions of this node at another one, its standby, and copies of those of other nodes here.

@@ -3,10 +3,13 @@
 //! A device that has moved has parts of its telemetry at several nodes. Rows are merged by their times, page by page, so
 //! that a long time range needs little memory. The threads that read wait for other nodes; those of other nodes that
 //! answer never do, so that nodes cannot wait for each other.
+//!
+//! Another node may have a copy of the telemetry of a node that does not answer, or is gone. Then it answers in its place, from the row on
+//! up to which the node has answered.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -14,18 +17,21 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Handle;
 
-use crate::cluster_backend::ClusterBackend;
+use crate::cluster_backend::{ClusterBackend, TelemetryCopyPlace};
 use crate::cluster_live::{self, ClusterLiveStream};
 use crate::merged_intervals::MergedIntervals;
 use crate::node_calls::{ANSWER_TIME, ask_about_telemetry};
 use crate::node_intervals::{IntervalPage, IntervalQuestion};
 use crate::node_live::SharedWatch;
-use crate::node_telemetry::{RowPage, SharedRow, SharedSample, TelemetryQuestion, read_page};
+use crate::node_telemetry::{
+    self, CopyAnswer, RowPage, SharedRow, SharedSample, TelemetryQuestion, read_page,
+};
 use crate::state::ApiState;
 use crate::telemetry_backend::{
     IntervalQuery, IntervalRow, LiveTelemetryStream, RowQuery, TelemetryBackend,
     TelemetryBackendError, TelemetryReader, TelemetrySample, TelemetryTable,
 };
+use crate::telemetry_sources::{SourceStates, gone_source, is_of_gone_node};
 
 /// Rows that are read from a node at a time.
 const PAGE_ROWS: usize = 5000;
@@ -57,7 +63,7 @@ pub(crate) struct ClusterTelemetry {
     local: Arc<dyn TelemetryBackend>,
     runtime: Handle,
     absent: AbsentNodes,
-    missing_nodes: Mutex<BTreeSet<String>>,
+    sources: Mutex<SourceStates>,
 }
 
 impl ClusterTelemetry {
@@ -69,15 +75,17 @@ impl ClusterTelemetry {
             local: app.telemetry_backend.clone(),
             runtime: Handle::current(),
             absent,
-            missing_nodes: Mutex::default(),
+            sources: Mutex::default(),
         })
     }
 
-    /// Names of the nodes that did not answer.
+    /// Names of the nodes whose telemetry is missing, or may be.
     pub(crate) fn missing_nodes(&self) -> Vec<String> {
-        let missing = self.missing_nodes.lock();
-        let missing = missing.unwrap_or_else(PoisonError::into_inner);
-        missing.iter().cloned().collect()
+        self.sources().missing_nodes.iter().cloned().collect()
+    }
+
+    fn sources(&self) -> MutexGuard<'_, SourceStates> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cluster(&self) -> &dyn ClusterBackend {
@@ -85,23 +93,26 @@ impl ClusterTelemetry {
         cluster.expect("a node does not leave its cluster while it runs")
     }
 
-    /// The other nodes, without those that did not answer this query before. An error if the query fails without them.
+    /// The other nodes, and copies of nodes that are gone, without those that did not answer this query before. An error if the query
+    /// fails without them.
     fn others(&self) -> Result<Vec<String>, TelemetryBackendError> {
-        let missing = self.missing_nodes();
-        if let (AbsentNodes::Refused, Some(node)) = (self.absent, missing.first()) {
+        let (mut others, own) = (self.cluster().other_nodes(), self.cluster().node());
+        let copies = self.cluster().telemetry_copies().into_iter();
+        let of_gone_nodes = copies.filter(|copy| is_of_gone_node(copy, own, &others));
+        let of_gone_nodes: Vec<_> = of_gone_nodes.collect();
+        let mut sources = self.sources();
+        if let (AbsentNodes::Refused, Some(node)) = (self.absent, sources.missing_nodes.first()) {
             return Err(refused(node, "it did not answer before"));
         }
-        let mut others = self.cluster().other_nodes();
-        others.retain(|node| !missing.contains(node));
+        for copy in of_gone_nodes {
+            others.push(gone_source(&copy));
+            sources.copies.insert(gone_source(&copy), copy);
+        }
+        others.retain(|source| !sources.failed.contains(source));
         Ok(others)
     }
 
-    fn set_missing(&self, node: String) {
-        let missing = self.missing_nodes.lock();
-        missing.unwrap_or_else(PoisonError::into_inner).insert(node);
-    }
-
-    /// Asks these nodes at the same time. Those that do not answer are left out, or let the query fail.
+    /// Asks these sources at the same time. Those that do not answer, and have no copy, are left out, or let the query fail.
     fn ask<T: DeserializeOwned>(
         &self,
         questions: Vec<(String, TelemetryQuestion)>,
@@ -110,26 +121,102 @@ impl ClusterTelemetry {
             AbsentNodes::Omitted => ANSWER_TIME,
             AbsentNodes::Refused => PATIENT_ANSWER_TIME,
         };
-        let asked = questions.into_iter().map(|(node, question)| async move {
-            let answer = ask_about_telemetry::<T>(&self.app, &node, question, limit).await;
-            (node, answer)
+        let (mut of_nodes, mut of_copies) = (Vec::new(), Vec::new());
+        for (source, question) in questions {
+            let copy = self.sources().copies.get(&source).cloned();
+            match copy {
+                Some(copy) => of_copies.push((source, copy, question)),
+                None => of_nodes.push((source, question)),
+            }
+        }
+        let asked = of_nodes.into_iter().map(|(node, question)| async move {
+            let answer = ask_about_telemetry::<T>(&self.app, &node, question.clone(), limit).await;
+            (node, question, answer)
         });
         let mut answers = Vec::new();
-        for (node, answer) in self.runtime.block_on(join_all(asked)) {
+        for (node, question, answer) in self.runtime.block_on(join_all(asked)) {
             match answer {
                 Ok(answer) => answers.push((node, answer)),
-                Err(reason) => self.omit(node, &reason)?,
+                Err(reason) => match self.copy_of(&node) {
+                    Some(copy) => of_copies.push((node, copy, question)),
+                    None => self.omit(node, &reason)?,
+                },
+            }
+        }
+        let asked = of_copies
+            .into_iter()
+            .map(|(source, copy, question)| async move {
+                let answer = self.ask_copy::<T>(&copy, question, limit).await;
+                (source, copy, answer)
+            });
+        for (source, copy, answer) in self.runtime.block_on(join_all(asked)) {
+            match answer {
+                Ok(answer) => {
+                    self.use_copy(&source, copy, answer.is_complete)?;
+                    answers.push((source, answer.answer));
+                }
+                Err(reason) => self.omit(source, &reason)?,
             }
         }
         Ok(answers)
     }
 
-    /// Leaves out a node, or lets the query fail.
-    fn omit(&self, node: String, reason: &str) -> Result<(), TelemetryBackendError> {
-        let refused = (self.absent == AbsentNodes::Refused).then(|| refused(&node, reason));
-        tracing::debug!(node, reason, "another node of the cluster did not answer");
-        self.set_missing(node);
-        refused.map_or(Ok(()), Err)
+    /// The copy that can answer for a node.
+    fn copy_of(&self, node: &str) -> Option<TelemetryCopyPlace> {
+        let copies = self.cluster().telemetry_copies().into_iter();
+        let of_node = copies.filter(|copy| copy.node == node && !copy.is_orphan);
+        of_node.max_by_key(|copy| copy.sent_ms)
+    }
+
+    async fn ask_copy<T: DeserializeOwned>(
+        &self,
+        copy: &TelemetryCopyPlace,
+        question: TelemetryQuestion,
+        limit: Duration,
+    ) -> Result<CopyAnswer<T>, String> {
+        let question = TelemetryQuestion::Copy {
+            key: copy.key.clone(),
+            question: Box::new(question),
+        };
+        if copy.holder != self.cluster().node() {
+            return ask_about_telemetry(&self.app, &copy.holder, question, limit).await;
+        }
+        // Queries run on threads that may block.
+        let answer = node_telemetry::answer(&*self.local, question)?;
+        serde_json::from_slice(&answer).map_err(|error| error.to_string())
+    }
+
+    /// A copy has answered for a source. If it may lack something that the node has, the node counts as missing. What a copy of a node that
+    /// is gone lacks is nowhere else.
+    fn use_copy(
+        &self,
+        source: &str,
+        copy: TelemetryCopyPlace,
+        is_complete: bool,
+    ) -> Result<(), TelemetryBackendError> {
+        let mut sources = self.sources();
+        if !is_complete && source != gone_source(&copy) {
+            if self.absent == AbsentNodes::Refused {
+                return Err(refused(&copy.node, "a copy of its telemetry is incomplete"));
+            }
+            sources.missing_nodes.insert(copy.node.clone());
+        }
+        sources.copies.insert(source.to_owned(), copy);
+        Ok(())
+    }
+
+    /// Leaves out a source, or lets the query fail.
+    fn omit(&self, source: String, reason: &str) -> Result<(), TelemetryBackendError> {
+        tracing::debug!(source, reason, "another node of the cluster did not answer");
+        let mut sources = self.sources();
+        let copy = sources.copies.get(&source);
+        let node = copy.map_or(&source, |copy| &copy.node).clone();
+        sources.failed.insert(source);
+        sources.missing_nodes.insert(node.clone());
+        match self.absent {
+            AbsentNodes::Omitted => Ok(()),
+            AbsentNodes::Refused => Err(refused(&node, reason)),
+        }
     }
 }
 

@@ -42,10 +42,6 @@ pub(crate) enum MergedAnswer {
     Lists(Option<&'static str>),
     /// Those of this node, with the devices online at all nodes.
     DeviceCounts,
-    /// Of each key, the latest value.
-    LatestValues,
-    /// Rows of telemetry by their times.
-    TelemetryRows,
     /// The statistics of a relay endpoint are added.
     RelayStatus,
     /// Pages of them.

@@ -69,6 +69,7 @@ mod socket;
 mod sorted_list;
 mod state;
 mod telemetry_backend;
+mod telemetry_sources;
 mod unwritten_entries;
 
 pub use access::{
@@ -79,11 +80,11 @@ pub use alarm_service::AlarmService;
 pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};
 pub use cluster_backend::{
-    ClusterAdoption, ClusterBackend, ClusterChangeError, ClusterDrain, ClusterMember,
-    ClusterMessages, ClusterNats, ClusterNatsServer, ClusterObjects, ClusterServer, ClusterServers,
-    ClusterServersError, ClusterServersFuture, ClusterSessionCopy, ClusterStandby, ClusterStatus,
-    EvictFuture, NatsConnectionState, NodeAnswerFuture, NodeCallFuture, NodeCallHandler,
-    StandbyState,
+    ClusterAdoption, ClusterBackend, ClusterChangeError, ClusterDrain, ClusterKeptTelemetry,
+    ClusterMember, ClusterMessages, ClusterNats, ClusterNatsServer, ClusterObjects, ClusterServer,
+    ClusterServers, ClusterServersError, ClusterServersFuture, ClusterSessionCopy, ClusterStandby,
+    ClusterStatus, ClusterTelemetryCopy, EvictFuture, NatsConnectionState, NodeAnswerFuture,
+    NodeCallFuture, NodeCallHandler, StandbyState, TelemetryCopyPlace, TelemetryCopyState,
 };
 pub use cluster_rebalance::{
     ClusterRebalance, RebalanceChangeFuture, RebalanceError, RebalanceExclusion, RebalanceFuture,
@@ -117,7 +118,7 @@ pub use simulation_backend::{
 pub use socket::HttpListener;
 pub use state::ApiParts;
 pub use telemetry_backend::{
-    CalendarUnit, DeviceRejectionList, ImportedRow, IntervalLength, IntervalQuery, IntervalRow,
-    LiveTelemetryItem, LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend,
-    TelemetryBackendError, TelemetryReader, TelemetrySample, TelemetryTable,
+    CalendarUnit, CopyCoverage, DeviceRejectionList, ImportedRow, IntervalLength, IntervalQuery,
+    IntervalRow, LiveTelemetryItem, LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend,
+    TelemetryBackendError, TelemetryCopy, TelemetryReader, TelemetrySample, TelemetryTable,
 };

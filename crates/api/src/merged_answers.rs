@@ -1,14 +1,10 @@
 //! Makes one answer of those of several nodes.
 
-use std::collections::BTreeMap;
-
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::call::json_response;
 use crate::problem_details::ProblemDetails;
-use crate::query_parameters::QueryParameters;
-use crate::telemetry_backend::DEFAULT_ROWS;
 
 /// The answer of one node.
 #[derive(Debug)]
@@ -82,134 +78,14 @@ pub(crate) fn device_counts(answers: Vec<NodeAnswer>) -> Value {
     counts
 }
 
-/// The latest value of each key.
-pub(crate) fn latest_values(answers: Vec<NodeAnswer>) -> Value {
-    let mut merged = Value::Null;
-    for mut answer in answers {
-        if merged.is_null() {
-            merged = answer.body;
-            continue;
-        }
-        let (Some(known), Some(values)) = (
-            merged["values"].as_object_mut(),
-            answer.body["values"].as_object_mut(),
-        ) else {
-            continue;
-        };
-        for (key, value) in std::mem::take(values) {
-            let is_later = known
-                .get(&key)
-                .is_none_or(|known| known["ts_ms"].as_i64() < value["ts_ms"].as_i64());
-            if is_later {
-                known.insert(key, value);
-            }
-        }
-    }
-    merged
-}
-
-/// Rows by their times. Values of one time that are at several nodes are one row.
-pub(crate) fn telemetry_rows(answers: Vec<NodeAnswer>, query: &QueryParameters) -> Value {
-    let is_descending = query.text_value("order") == Some("desc");
-    let limit = query.text_value("rows").and_then(|rows| rows.parse().ok());
-    let limit: usize = limit.unwrap_or(DEFAULT_ROWS);
-    // By the time, or the time with the other sign, so that the first ones come first.
-    let place = |ts_ms: i64| if is_descending { -ts_ms } else { ts_ms };
-    let mut rows = BTreeMap::<i64, Map<String, Value>>::new();
-    let mut device = Value::Null;
-    // Behind the last row of a truncated answer, rows of its node are missing.
-    let mut end: Option<i64> = None;
-    for mut answer in answers {
-        device = answer.body["device"].take();
-        let Value::Array(of_node) = answer.body["rows"].take() else {
-            continue;
-        };
-        let mut last = None;
-        for mut row in of_node {
-            let Some(ts_ms) = row["ts_ms"].as_i64() else {
-                continue;
-            };
-            last = Some(place(ts_ms));
-            if let Value::Object(values) = row["values"].take() {
-                rows.entry(place(ts_ms)).or_default().extend(values);
-            }
-        }
-        if answer.body["is_truncated"] == true {
-            end = [end, last].into_iter().flatten().min();
-        }
-    }
-    if let Some(end) = end {
-        rows.retain(|place, _| *place <= end);
-    }
-    let is_truncated = end.is_some() || rows.len() > limit;
-    let rows = rows.into_iter().take(limit);
-    let rows: Vec<Value> = rows
-        .map(|(at, values)| json!({"ts_ms": place(at), "values": values}))
-        .collect();
-    json!({"device": device, "rows": rows, "is_truncated": is_truncated})
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query_parameters::{Parameter, ParameterType};
-
-    const ROWS: Parameter = Parameter {
-        name: "rows",
-        description: "",
-        shape: ParameterType::Number(1, 100),
-    };
-    const ORDER: Parameter = Parameter {
-        name: "order",
-        description: "",
-        shape: ParameterType::Words(&["asc", "desc"]),
-    };
-    const KNOWN: [Parameter; 2] = [ROWS, ORDER];
-    fn query(query: &str) -> QueryParameters {
-        QueryParameters::read(&format!("/rows?{query}").parse().unwrap(), &KNOWN).unwrap()
-    }
-
     fn answer(node: &str, body: Value) -> NodeAnswer {
         NodeAnswer {
             node: node.to_owned(),
             body,
         }
-    }
-
-    #[test]
-    fn telemetry_of_nodes_is_merged_by_time() {
-        let part = |node: &str, times: &[i64], is_truncated: bool| {
-            let rows = times
-                .iter()
-                .map(|ts| json!({"ts_ms": ts, "values": {node: ts}}));
-            let rows: Vec<_> = rows.collect();
-            answer(
-                node,
-                json!({"device": "d", "rows": rows, "is_truncated": is_truncated}),
-            )
-        };
-        let times = |merged: &Value| -> Vec<i64> {
-            let rows = merged["rows"].as_array().unwrap().iter();
-            rows.map(|row| row["ts_ms"].as_i64().unwrap()).collect()
-        };
-        let parts = vec![part("a", &[1, 4, 5], false), part("b", &[2, 4], false)];
-        let merged = telemetry_rows(parts, &query("rows=10"));
-        assert_eq!(times(&merged), [1, 2, 4, 5]);
-        assert_eq!(merged["rows"][2]["values"], json!({"a": 4, "b": 4}));
-        assert_eq!(merged["is_truncated"], false);
-        // Node b has further rows behind 2, perhaps before 4.
-        let parts = vec![part("a", &[1, 4, 5], false), part("b", &[2], true)];
-        let merged = telemetry_rows(parts, &query("rows=10"));
-        assert_eq!(
-            (times(&merged), &merged["is_truncated"]),
-            (vec![1, 2], &json!(true))
-        );
-        let parts = vec![part("a", &[5, 4, 1], false), part("b", &[6, 2], false)];
-        let merged = telemetry_rows(parts, &query("rows=3&order=desc"));
-        assert_eq!(
-            (times(&merged), &merged["is_truncated"]),
-            (vec![6, 5, 4], &json!(true))
-        );
     }
 
     #[test]
@@ -243,23 +119,6 @@ mod tests {
         let of = |node: &str, online: u64| answer(node, json!({"devices": 5, "online": online}));
         let counts = device_counts(vec![of("a", 2), of("b", 1)]);
         assert_eq!(counts, json!({"devices": 5, "online": 3}));
-    }
-
-    #[test]
-    fn the_latest_value_of_each_key_is_found() {
-        let of = |node: &str, values: Value| answer(node, json!({"device": "d", "values": values}));
-        let merged = latest_values(vec![
-            of(
-                "a",
-                json!({"x": {"ts_ms": 1, "value": 1}, "y": {"ts_ms": 5, "value": 2}}),
-            ),
-            of(
-                "b",
-                json!({"x": {"ts_ms": 2, "value": 3}, "y": {"ts_ms": 4, "value": 4}}),
-            ),
-        ]);
-        assert_eq!(merged["values"]["x"]["value"], 3);
-        assert_eq!(merged["values"]["y"]["value"], 2);
     }
 
     #[test]

@@ -82,9 +82,7 @@ impl MergedCall {
             Some(pages) => pages.merge(answers),
             None => match self.merged {
                 MergedAnswer::Lists(time_field) => merged_answers::lists(answers, time_field),
-                MergedAnswer::LatestValues => merged_answers::latest_values(answers),
                 MergedAnswer::DeviceCounts => merged_answers::device_counts(answers),
-                MergedAnswer::TelemetryRows => merged_answers::telemetry_rows(answers, &self.query),
                 MergedAnswer::RelayStatus => merged_endpoints::status(answers),
                 MergedAnswer::RelayStatuses => merged_endpoints::statuses(answers, &self.query),
                 MergedAnswer::RelayConnections => {

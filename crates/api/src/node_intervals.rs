@@ -161,6 +161,11 @@ impl IntervalQuestion {
         }
     }
 
+    /// The devices that it is about.
+    pub(crate) fn devices(&self) -> &[String] {
+        &self.query.devices
+    }
+
     /// Asks for what follows on a page; `None`: nothing.
     ///
     /// # Errors

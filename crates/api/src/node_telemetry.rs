@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::node_intervals::{IntervalQuestion, interval_page};
 use crate::shared_value::{SharedValue, size_of};
 use crate::telemetry_backend::{
-    RowQuery, TelemetryBackendError, TelemetryReader, TelemetrySample, to_reason,
+    RowQuery, TelemetryBackend, TelemetryBackendError, TelemetryReader, TelemetrySample, to_reason,
 };
 
 /// Values of an answer with the latest values, in bytes. The other devices are left out, and asked for again.
@@ -26,6 +26,32 @@ pub(crate) enum TelemetryQuestion {
     Rows { query: RowQuery, max_bytes: usize },
     /// Is answered with an [`IntervalPage`](crate::node_intervals::IntervalPage).
     Intervals(IntervalQuestion),
+    /// Another question, about the telemetry of another node, of which the node has a copy with this key. Is answered with a
+    /// [`CopyAnswer`].
+    Copy {
+        key: String,
+        question: Box<TelemetryQuestion>,
+    },
+}
+
+impl TelemetryQuestion {
+    /// The devices that it is about.
+    fn devices(&self) -> &[String] {
+        match self {
+            Self::Latest { devices, .. } => devices,
+            Self::Rows { query, .. } => std::slice::from_ref(&query.device),
+            Self::Intervals(question) => question.devices(),
+            Self::Copy { question, .. } => question.devices(),
+        }
+    }
+}
+
+/// An answer from a copy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CopyAnswer<T> {
+    /// Whether the copy has everything that its node has stored of the devices.
+    pub(crate) is_complete: bool,
+    pub(crate) answer: T,
 }
 
 /// The latest value of a key.
@@ -119,8 +145,25 @@ fn read_latest(
     Ok(latest)
 }
 
-/// Answers with the telemetry of this node. May block.
+/// Answers with the telemetry of this node, or with a copy of that of another one. May block.
 pub(crate) fn answer(
+    telemetry: &dyn TelemetryBackend,
+    question: TelemetryQuestion,
+) -> Result<Vec<u8>, String> {
+    let TelemetryQuestion::Copy { key, question } = question else {
+        return answer_from(telemetry, question);
+    };
+    let copy = telemetry.copy(&key).ok_or("it has no such copy")?;
+    // First: what it lacks afterwards may be answered nevertheless.
+    let is_complete = (copy.covers)(question.devices())?;
+    let answer = answer_from(&*copy.reader, *question)?;
+    let mut json = format!("{{\"is_complete\":{is_complete},\"answer\":").into_bytes();
+    json.extend_from_slice(&answer);
+    json.push(b'}');
+    Ok(json)
+}
+
+fn answer_from(
     telemetry: &dyn TelemetryReader,
     question: TelemetryQuestion,
 ) -> Result<Vec<u8>, String> {
@@ -142,6 +185,7 @@ pub(crate) fn answer(
         TelemetryQuestion::Intervals(question) => {
             serde_json::to_vec(&interval_page(telemetry, question)?)
         }
+        TelemetryQuestion::Copy { .. } => return Err("a copy has no copies".to_owned()),
     };
     json.map_err(|error| error.to_string())
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use namespaces::NamespaceSelection;
 use schemars::JsonSchema;
@@ -239,6 +240,16 @@ pub trait TelemetryReader: Send + Sync {
     ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError>;
 }
 
+/// Whether a copy has everything that its node has stored of these devices, except what was on its way when the node failed. An
+/// error if that cannot be found out.
+pub type CopyCoverage = Box<dyn Fn(&[String]) -> Result<bool, String> + Send + Sync>;
+
+/// The telemetry of another node, of which this one has a copy.
+pub struct TelemetryCopy {
+    pub reader: Arc<dyn TelemetryReader>,
+    pub covers: CopyCoverage,
+}
+
 /// Access to the telemetry of devices at this node. A trait, so that tests of the API need neither time series nor
 /// a pipeline. Methods are called on threads that may block.
 pub trait TelemetryBackend: TelemetryReader + 'static {
@@ -261,6 +272,11 @@ pub trait TelemetryBackend: TelemetryReader + 'static {
         from_ms: i64,
         to_ms: i64,
     ) -> Result<(), TelemetryBackendError>;
+
+    /// The copy of the telemetry of another node with this key; `None`: this node has none.
+    fn copy(&self, _key: &str) -> Option<TelemetryCopy> {
+        None
+    }
 
     /// Counts the stored bytes of all namespaces and passes them to their usage. May wait.
     fn count_stored_bytes(&self) {}

@@ -66,6 +66,9 @@ pub enum ProductMode {
 pub struct ProductStorage {
     /// Whether the node stores telemetry.
     pub enabled: bool,
+    /// Whether another node of the cluster keeps a copy of the stored telemetry, so that it can be read while the node of the
+    /// device is down, and after it was lost. Without effect outside of clusters.
+    pub replicated: bool,
     /// Keys that are stored; empty: all keys.
     #[schemars(with = "Vec<String>", length(max = 4096))]
     pub keys: BTreeSet<String>,
@@ -115,6 +118,7 @@ impl Default for ProductStorage {
     fn default() -> Self {
         Self {
             enabled: true,
+            replicated: false,
             keys: BTreeSet::new(),
             retention_days: 0,
             downsampling: Vec::new(),

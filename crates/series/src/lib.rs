@@ -26,6 +26,7 @@
 
 mod append;
 mod cell;
+mod changes;
 mod codec;
 mod column_table;
 mod column_values;
@@ -67,6 +68,7 @@ mod verifier;
 mod wal;
 
 pub use append::SyncTicket;
+pub use changes::SeriesPositions;
 pub use config::{
     DownsamplingTier, Fsync, ParseFsyncError, PolicyAssignment, PolicyResolver, RetentionPolicy,
     SeriesConfig,

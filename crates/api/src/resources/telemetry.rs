@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::telemetry_query::{FROM_MS, KEYS, TO_MS, keys, run_blocking, time_range};
+use super::telemetry_query::{
+    FROM_MS, KEYS, TO_MS, keys, run_blocking, run_on_all_nodes, time_range,
+};
 use super::{telemetry_export, telemetry_feed};
 use crate::access::Role;
 use crate::audit;
@@ -13,9 +15,11 @@ use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get};
 use crate::endpoint_place::{EndpointPlace, MergedAnswer};
 use crate::objects::BackendObjectKind;
-use crate::problem_details::ApiResult;
+use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::{Parameter, ParameterType};
-use crate::telemetry_backend::{DEFAULT_ROWS, DeviceRejectionList, RowQuery};
+use crate::telemetry_backend::{
+    DEFAULT_ROWS, DeviceRejectionList, RowQuery, TelemetryBackendError, TelemetryReader,
+};
 
 const MAX_ROWS: u64 = 100_000;
 const ROWS: Parameter = Parameter {
@@ -35,6 +39,10 @@ struct LatestValues {
     /// Values by key: `{"ts_ms", "value", "unit"}`. `unit` is that of the thing model; for a device of a relay endpoint also that of the
     /// endpoint, or the usual one for the key. It is omitted if it is unknown.
     values: Map<String, Value>,
+    /// Nodes of the cluster that did not answer, whose telemetry is missing; omitted without a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<String>")]
+    missing_nodes: Option<Vec<String>>,
 }
 
 /// Rows of a device.
@@ -45,6 +53,10 @@ struct TelemetryRows {
     rows: Vec<TelemetryRow>,
     /// Whether there may be more rows than requested.
     is_truncated: bool,
+    /// Nodes of the cluster that did not answer, whose telemetry is missing; omitted without a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<String>")]
+    missing_nodes: Option<Vec<String>>,
 }
 
 /// Values of one time.
@@ -65,12 +77,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     vec![
         one(get("/api/v1/devices/{id}/telemetry/latest", "latestTelemetry", latest))
-            .place(EndpointPlace::AllNodes(MergedAnswer::LatestValues))
             .summary("Read latest values of a device")
             .parameters(&[KEYS])
             .response::<LatestValues>(200, "By key."),
         one(get("/api/v1/devices/{id}/telemetry", "listTelemetry", rows))
-            .place(EndpointPlace::AllNodes(MergedAnswer::TelemetryRows))
             .summary("Read telemetry of a device")
             .description("One row per time with its values. For the last 10 rows use `order=desc&rows=10`.")
             .parameters(&[KEYS, FROM_MS, TO_MS, ROWS, ORDER])
@@ -134,11 +144,26 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+/// Runs a query of the telemetry of all nodes of a cluster. Also returns the nodes that did not answer; `None`: the telemetry is that of this
+/// node only.
+async fn read_everywhere<T: Send + 'static>(
+    call: &ApiCall,
+    question: impl FnOnce(&dyn TelemetryReader) -> Result<T, TelemetryBackendError> + Send + 'static,
+) -> Result<(T, Option<Vec<String>>), ProblemDetails> {
+    // A node of an earlier version asks each node by itself.
+    if call.app.program.cluster_backend().is_none() || call.is_from_node() {
+        let answer = run_blocking(&call.app, move |telemetry| question(telemetry)).await?;
+        return Ok((answer, None));
+    }
+    let (answer, missing_nodes) = run_on_all_nodes(&call.app, question).await?;
+    Ok((answer, Some(missing_nodes)))
+}
+
 async fn latest(call: ApiCall) -> ApiResult {
     let (device, keys) = (call.path("id").to_owned(), keys(&call)?);
     let name = device.clone();
-    let samples =
-        run_blocking(&call.app, move |tools| tools.latest(&name, keys.as_deref())).await?;
+    let read = read_everywhere(&call, move |tools| tools.latest(&name, keys.as_deref()));
+    let (samples, missing_nodes) = read.await?;
     let values: Map<String, Value> = samples
         .into_iter()
         .map(|sample| {
@@ -149,7 +174,11 @@ async fn latest(call: ApiCall) -> ApiResult {
             (sample.key, value)
         })
         .collect();
-    call::json_response(LatestValues { device, values })
+    call::json_response(LatestValues {
+        device,
+        values,
+        missing_nodes,
+    })
 }
 
 async fn rows(call: ApiCall) -> ApiResult {
@@ -164,7 +193,7 @@ async fn rows(call: ApiCall) -> ApiResult {
         limit,
         newest_first: call.query.text_value(ORDER.name) == Some("desc"),
     };
-    let text = run_blocking(&call.app, move |tools| {
+    let read = read_everywhere(&call, move |tools| {
         let device = Value::from(query.device.as_str());
         let mut text = format!("{{\"device\":{device},\"rows\":[").into_bytes();
         let rows = tools.write_rows(&query, b',', &mut text, &mut |_| true)?;
@@ -173,10 +202,16 @@ async fn rows(call: ApiCall) -> ApiResult {
             text.pop();
         }
         let is_truncated = rows >= limit;
-        text.extend_from_slice(format!("],\"is_truncated\":{is_truncated}}}").as_bytes());
+        text.extend_from_slice(format!("],\"is_truncated\":{is_truncated}").as_bytes());
         Ok(text)
     });
-    Ok(call::text_response("application/json", text.await?))
+    let (mut text, missing_nodes) = read.await?;
+    if let Some(missing_nodes) = missing_nodes {
+        let names = Value::from(missing_nodes);
+        text.extend_from_slice(format!(",\"missing_nodes\":{names}").as_bytes());
+    }
+    text.push(b'}');
+    Ok(call::text_response("application/json", text))
 }
 
 async fn remove(call: ApiCall) -> ApiResult {

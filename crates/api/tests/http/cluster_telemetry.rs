@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::TelemetryCopyPlace;
 use devices::alarm::{Severity, SqlRuleAlarm};
 use serde_json::{Value, json};
 use store::ExpectedVersion;
@@ -59,6 +60,26 @@ impl FakeNodes {
     fn set_reachable(&self, node: usize, is_reachable: bool) {
         let is_unreachable = &self.states[node].is_unreachable;
         is_unreachable.store(!is_reachable, Ordering::SeqCst);
+    }
+
+    /// A node keeps a copy of the telemetry of another one, and all know it.
+    fn keep_copy(&self, holder: usize, node: &str, is_complete: bool) -> Arc<MemoryTelemetry> {
+        let (copy, key) = (MemoryTelemetry::of_device(DEVICE), format!("{node}-1"));
+        let copy = Arc::new(copy);
+        self.telemetry[holder].keep_copy(&key, copy.clone(), is_complete);
+        for state in &self.states {
+            let cluster = state.cluster.get().unwrap();
+            let mut copies = cluster.copies.lock().unwrap();
+            copies.retain(|copy| copy.key != key);
+            copies.push(TelemetryCopyPlace {
+                key: key.clone(),
+                node: node.to_owned(),
+                holder: NODES[holder].to_owned(),
+                is_orphan: false,
+                sent_ms: 1,
+            });
+        }
+        copy
     }
 
     fn raise(&self, node: usize, kind: &str, at_ms: u64) {
@@ -341,4 +362,81 @@ async fn alarms_of_all_nodes_are_streamed_and_listed_for_thingsboard() {
         let highest = format!("/api/alarm/highestSeverity/DEVICE/{DEVICE}");
         assert_eq!(nodes.get(at, &highest).await.json(), "MAJOR");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_answers_for_a_node_that_does_not() {
+    let nodes = FakeNodes::start().await;
+    let copy = nodes.keep_copy(1, NODES[2], true);
+    // A page of rows is read from the node, and the rest from the copy.
+    const ROWS: i64 = 7000;
+    for ts_ms in 0..ROWS {
+        let values = json!({"x": ts_ms});
+        nodes.telemetry[2].store(ts_ms, &values);
+        copy.store(ts_ms, &values);
+    }
+    nodes.telemetry[0].store(ROWS, &json!({"x": ROWS}));
+    let base = format!("/api/v1/devices/{DEVICE}/telemetry");
+    let query = json!({
+        "devices": [DEVICE], "keys": ["x"], "from_ms": 0, "to_ms": 2 * ROWS,
+        "functions": ["count", "sum"],
+    });
+    let check = async |missing: &Value, export_status: u16| {
+        // The second one has the copy itself.
+        for at in 0..2 {
+            let rows = nodes.get(at, &format!("{base}?rows=10000")).await;
+            assert_eq!(rows.status, 200, "{}", rows.body);
+            let rows = rows.json();
+            let times = rows["rows"].as_array().unwrap().iter();
+            let times: Vec<_> = times.map(|row| row["ts_ms"].as_i64().unwrap()).collect();
+            assert_eq!(times, Vec::from_iter(0..=ROWS));
+            assert_eq!(rows["missing_nodes"], *missing);
+            let latest = nodes.get(at, &format!("{base}/latest")).await.json();
+            assert_eq!(latest["values"]["x"]["value"], ROWS);
+            assert_eq!(latest["missing_nodes"], *missing);
+            let server = &nodes.servers[at];
+            let intervals = send(server, "", "POST", "/api/v1/telemetry/query", &query).await;
+            let intervals = intervals.json();
+            let sum = (ROWS * (ROWS + 1) / 2) as f64;
+            let expected = json!({"count": ROWS + 1, "sum": sum});
+            assert_eq!(intervals["data"][0]["values"], expected);
+            assert_eq!(intervals["missing_nodes"], *missing);
+            let export = nodes.get(at, &export_path("")).await;
+            assert_eq!(export.status, export_status, "{}", export.body);
+        }
+    };
+    check(&json!([]), 200).await;
+    nodes.set_reachable(2, false);
+    check(&json!([]), 200).await;
+    // What the copy has is used, although something may be missing.
+    nodes.telemetry[1].keep_copy("node-3-1", copy.clone(), false);
+    check(&json!(["node-3"]), 503).await;
+    // The node answers again: its copy is not read.
+    nodes.set_reachable(2, true);
+    copy.store(3 * ROWS, &json!({"x": 1}));
+    check(&json!([]), 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_copy_of_a_node_that_is_gone_is_read() {
+    let nodes = FakeNodes::start().await;
+    nodes.telemetry[0].store(1, &json!({"x": 1}));
+    // What it lacks is nowhere else, so that nobody is missing.
+    let copy = nodes.keep_copy(2, "node-9", false);
+    copy.store(2, &json!({"x": 2}));
+    let base = format!("/api/v1/devices/{DEVICE}/telemetry");
+    for at in 0..3 {
+        let rows = nodes.get(at, &base).await.json();
+        assert_eq!(rows["rows"].as_array().unwrap().len(), 2, "{rows}");
+        assert_eq!(rows["missing_nodes"], json!([]));
+        let latest = nodes.get(at, &format!("{base}/latest")).await.json();
+        assert_eq!(latest["values"]["x"]["value"], 2);
+        let export = nodes.get(at, &export_path("")).await;
+        assert_eq!(chunked(&export).len(), 3);
+    }
+    // With the node that has it, it is missing.
+    nodes.set_reachable(2, false);
+    let rows = nodes.get(0, &base).await.json();
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 1);
+    assert_eq!(rows["missing_nodes"], json!(["node-3", "node-9"]));
 }

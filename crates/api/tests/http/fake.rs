@@ -9,7 +9,7 @@ use api::{
     ConsoleSite, EvictFuture, HttpConfig, NodeAnswerFuture, NodeBackend, NodeCallHandler,
     NodeFuture, NotReadyReason, ObjectBackend, ObjectValidationError, ProgramBackend,
     RebalanceChangeFuture, RebalanceError, RebalanceFuture, SettingChangeError, SettingInfo,
-    TelemetryBackend,
+    TelemetryBackend, TelemetryCopyPlace,
 };
 use broker::config::BindAddress;
 use broker::control::{
@@ -462,6 +462,8 @@ pub(crate) struct FakeCluster {
     pub(crate) node: &'static str,
     /// Sorted by name; without a state, the node does not answer.
     pub(crate) others: Vec<(&'static str, Option<Arc<FakeState>>)>,
+    /// Where copies of telemetry are.
+    pub(crate) copies: Mutex<Vec<TelemetryCopyPlace>>,
     /// The API of this node.
     api: OnceLock<Arc<dyn NodeCallHandler>>,
 }
@@ -474,6 +476,7 @@ impl FakeCluster {
         Self {
             node,
             others,
+            copies: Mutex::default(),
             api: OnceLock::new(),
         }
     }
@@ -513,6 +516,10 @@ impl ClusterBackend for FakeCluster {
             let answer = api::answer_node_request(&FakeBackend(state), node, &request).await?;
             Ok(answer.into())
         })
+    }
+
+    fn telemetry_copies(&self) -> Vec<TelemetryCopyPlace> {
+        self.copies.lock().unwrap().clone()
     }
 
     fn attach_api(&self, api: Arc<dyn NodeCallHandler>) {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use api::{
     DeviceRejectionList, ImportedRow, IntervalQuery, IntervalRow, LiveTelemetryItem,
-    LiveTelemetryStream, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetryReader,
-    TelemetrySample, TelemetryTable,
+    LiveTelemetryStream, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetryCopy,
+    TelemetryReader, TelemetrySample, TelemetryTable,
 };
 use namespaces::NamespaceSelection;
 use serde_json::{Map, Value, json};
@@ -17,11 +17,16 @@ use tokio::sync::mpsc;
 
 type Values = Map<String, Value>;
 
+/// The only device that is copied.
+const DEVICE: &str = "pump";
+
 /// The telemetry of one device; other ones do not exist.
 pub(crate) struct MemoryTelemetry {
     device: &'static str,
     rows: Mutex<BTreeMap<i64, Values>>,
     watchers: Mutex<Vec<mpsc::UnboundedSender<LiveTelemetryItem>>>,
+    /// Copies of other nodes by key, and whether they are complete.
+    copies: Mutex<BTreeMap<String, (Arc<MemoryTelemetry>, bool)>>,
 }
 
 impl MemoryTelemetry {
@@ -30,7 +35,14 @@ impl MemoryTelemetry {
             device,
             rows: Mutex::default(),
             watchers: Mutex::default(),
+            copies: Mutex::default(),
         }
+    }
+
+    /// Keeps a copy of the telemetry of another node.
+    pub(crate) fn keep_copy(&self, key: &str, copy: Arc<Self>, is_complete: bool) {
+        let mut copies = self.copies.lock().unwrap();
+        copies.insert(key.to_owned(), (copy, is_complete));
     }
 
     /// Stores values of one time.
@@ -222,6 +234,14 @@ impl TelemetryBackend for MemoryTelemetry {
             values.retain(|key, _| !is_selected(keys, key));
         }
         Ok(())
+    }
+
+    fn copy(&self, key: &str) -> Option<TelemetryCopy> {
+        let (reader, is_complete) = self.copies.lock().unwrap().get(key)?.clone();
+        Some(TelemetryCopy {
+            reader,
+            covers: Box::new(move |devices| Ok(is_complete && devices == [DEVICE])),
+        })
     }
 
     fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError> {

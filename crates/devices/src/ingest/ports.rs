@@ -35,6 +35,8 @@ pub struct StoredRow {
     /// Index of the first point, and the number of points.
     pub first: u32,
     pub count: u32,
+    /// Whether another node of the cluster gets a copy.
+    pub is_copied: bool,
 }
 
 /// Storage of rows. Accepted rows survive the end of the process.
@@ -71,6 +73,14 @@ pub trait TelemetryStorage: Send + Sync {
         points: &[Point<'_>],
     ) -> Result<(), StorageError>;
 
+    /// Like [`TelemetryStorage::append`], with what else is known of the row.
+    ///
+    /// # Errors
+    /// As those of [`TelemetryStorage::append`].
+    fn append_row(&self, row: &StoredRow, points: &[Point<'_>]) -> Result<(), StorageError> {
+        self.append(row.device, row.ts_ms, points)
+    }
+
     /// Stores many rows, in their order per device, and reports which were not stored, ascending.
     fn append_all(
         &self,
@@ -81,7 +91,7 @@ pub trait TelemetryStorage: Send + Sync {
         for (at, row) in rows.iter().enumerate() {
             let (first, count) = (row.first as usize, row.count as usize);
             let points = &points[first..first + count];
-            if let Err(error) = self.append(row.device, row.ts_ms, points) {
+            if let Err(error) = self.append_row(row, points) {
                 rejected(at, error);
             }
         }

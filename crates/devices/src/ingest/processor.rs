@@ -290,7 +290,9 @@ impl TelemetryProcessor {
                 continue;
             };
             let is_stored = product_context.profile.is_stored;
+            let is_copied = product_context.profile.is_copied;
             let mut save = |row: StoredRow, of: &DecodedRow| {
+                let row = StoredRow { is_copied, ..row };
                 if is_stored {
                     self.stored_rows.push(row);
                     self.messages_of.push(of.message);
@@ -424,7 +426,7 @@ impl TelemetryProcessor {
         let take = |row: &StoredRow| loop {
             let (first, count) = (row.first as usize, row.count as usize);
             let points = &points[first..first + count];
-            match shared.storage.append(row.device, row.ts_ms, points) {
+            match shared.storage.append_row(row, points) {
                 // Accepted messages are not discarded because the disk is slow or full.
                 Err(error) if self.should_retry(&error) => continue,
                 result => return result,
@@ -482,6 +484,7 @@ fn stored_row(device_ref: DeviceRef<'_>, row: &DecodedRow) -> StoredRow {
         ts_ms: row.ts_ms,
         first: row.first,
         count: row.count,
+        is_copied: false,
     }
 }
 

@@ -121,6 +121,8 @@ pub struct ProductProfile {
     pub chain: Arc<Chain>,
     /// Whether telemetry is stored in the node.
     pub is_stored: bool,
+    /// Whether another node of the cluster gets a copy of what is stored.
+    pub is_copied: bool,
     /// Whether messages are also logged as a document.
     pub is_logged: bool,
     /// Whether the product has alarm rules.
@@ -150,6 +152,7 @@ impl ProductProfile {
             model: Arc::new(PermissiveModel),
             chain: Arc::new(Chain::root()),
             is_stored: true,
+            is_copied: false,
             is_logged: false,
             has_alarms: false,
             sinks: Arc::default(),

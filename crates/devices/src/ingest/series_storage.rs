@@ -1,7 +1,8 @@
-//! Implements [`TelemetryStorage`] with the node's own time series.
+//! Implements [`TelemetryStorage`] with the node's own time series, of which another node may get copies.
 
 use hooks::DurableCallback;
 use series::{DeviceNo, KeyId, Point, Series, SeriesError};
+use telemetry_copy::CopiedSeries;
 
 use super::ports::{StorageError, StorageErrorKind, StoredRow, TelemetryStorage};
 
@@ -86,5 +87,80 @@ impl TelemetryStorage for Series {
 
     fn settle(&self, done: DurableCallback) {
         self.notify_when_durable(done);
+    }
+}
+
+impl TelemetryStorage for CopiedSeries {
+    fn reserve_key(
+        &self,
+        name: &str,
+        admit: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<Option<KeyId>, StorageError> {
+        TelemetryStorage::reserve_key(self.series(), name, admit)
+    }
+
+    fn commit_keys(&self) -> Result<(), StorageError> {
+        TelemetryStorage::commit_keys(self.series())
+    }
+
+    fn has_key(&self, key: KeyId) -> bool {
+        self.series().has_key(key)
+    }
+
+    /// The row is not copied: use [`TelemetryStorage::append_row`].
+    fn append(
+        &self,
+        device: DeviceNo,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) -> Result<(), StorageError> {
+        TelemetryStorage::append(self.series(), device, ts_ms, points)
+    }
+
+    #[inline]
+    fn append_row(&self, row: &StoredRow, points: &[Point<'_>]) -> Result<(), StorageError> {
+        let submitted = self.submit(row.device, row.ts_ms, points, row.is_copied);
+        submitted.map(|_| ()).map_err(|error| storage_error(&error))
+    }
+
+    fn append_all(
+        &self,
+        rows: &[StoredRow],
+        points: &[Point<'_>],
+        rejected: &mut dyn FnMut(usize, StorageError),
+    ) {
+        let row = |at: usize| {
+            let row = rows[at];
+            let (first, count) = (row.first as usize, row.count as usize);
+            (row.device, row.ts_ms, &points[first..first + count])
+        };
+        let mut all = Vec::new();
+        let is_copied = |at: usize| rows[at].is_copied;
+        self.submit_row_refs(rows.len(), row, is_copied, &mut |at, error| {
+            all.push((at, storage_error(&error)));
+        });
+        // The store takes rows partition by partition.
+        all.sort_unstable_by_key(|(at, _)| *at);
+        for (at, error) in all {
+            rejected(at, error);
+        }
+    }
+
+    #[inline]
+    fn is_behind(&self) -> bool {
+        self.series().is_flush_behind()
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.series().is_full()
+    }
+
+    fn needs_settle(&self) -> bool {
+        self.series().needs_sync_wait()
+    }
+
+    fn settle(&self, done: DurableCallback) {
+        self.series().notify_when_durable(done);
     }
 }

@@ -83,6 +83,7 @@ fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> ProductProfile {
         model: Arc::new(ProductTelemetryModel(Arc::clone(product))),
         chain,
         is_stored: storage.enabled,
+        is_copied: storage.enabled && storage.replicated,
         is_logged: storage.device_log,
         has_alarms: !product.definition.alarms.is_empty(),
         sinks: boxed_names(&storage.sinks),

@@ -428,6 +428,13 @@ impl Memtable {
         devices
     }
 
+    /// The first and the last time of each device with rows.
+    pub(crate) fn times_of_devices(&self) -> impl Iterator<Item = (i64, i64)> {
+        let slots = self.slots.iter().flatten();
+        let with_rows = slots.filter(|slot| slot.rows > 0);
+        with_rows.map(|slot| (slot.min_ts, slot.max_ts))
+    }
+
     /// Removes all rows of a device; their memory is released with the memtable.
     pub(crate) fn remove_device(&mut self, place: u32) {
         let Some(at) = self.find(place) else { return };

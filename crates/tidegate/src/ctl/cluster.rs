@@ -157,6 +157,7 @@ fn summary(status: &Value) -> String {
         ));
     }
     lines.extend(standby_lines(&status["standby"]));
+    lines.extend(telemetry_copy_lines(&status["telemetry_copy"]));
     if status["is_complete"] == false {
         lines.push("problem   the subscriptions of some members are not known yet".to_owned());
     }
@@ -242,6 +243,38 @@ fn standby_lines(standby: &Value) -> Vec<String> {
     lines
 }
 
+/// The copy of the telemetry of the node, and those of other nodes that it keeps.
+fn telemetry_copy_lines(copy: &Value) -> Vec<String> {
+    let node = clean(copy["node"].as_str().unwrap_or("?"));
+    let state = match copy["state"].as_str() {
+        Some("no_standby") => Some("none; there is no other node".to_owned()),
+        Some("interrupted") => Some(format!("{node} has the copy and cannot be reached")),
+        Some("completing") => Some(format!("{node} is receiving the telemetry of this node")),
+        Some("complete") => Some(format!("{node} has the telemetry of this node")),
+        _ => None,
+    };
+    let mut lines = Vec::new();
+    if let Some(state) = state {
+        lines.push(format!("telemetry {state}"));
+    }
+    if let Some(error) = copy["last_error"].as_str() {
+        lines.push(format!("telemetry {}", clean(error)));
+    }
+    for kept in copy["copies"].as_array().into_iter().flatten() {
+        let of = clean(kept["node"].as_str().unwrap_or("?"));
+        let completeness = match (&kept["is_orphan"], &kept["is_complete"]) {
+            (Value::Bool(true), _) => "which has begun with empty time series since",
+            (_, Value::Bool(true)) => "complete",
+            _ => "incomplete",
+        };
+        let megabytes = kept["bytes"].as_u64().unwrap_or_default() >> 20;
+        lines.push(format!(
+            "kept      copy of {of}, {completeness}, {megabytes} MiB"
+        ));
+    }
+    lines
+}
+
 fn row(member: &Value) -> Value {
     let mut row = member.clone();
     let target = member["rebalance_target"].as_u64();
@@ -307,6 +340,13 @@ mod tests {
             "state": "removing_standby", "node": null, "last_error": "it cannot\nbe reached",
             "copies": [{"node": "node-3", "adoption": {"processed_sessions": 10, "sessions": 20}}]
         });
+        broken["telemetry_copy"] = json!({
+            "state": "completing", "node": "node-2", "last_error": "too\nslow",
+            "copies": [
+                {"node": "node-3", "is_complete": false, "is_orphan": false, "bytes": 3_500_000},
+                {"node": "node-4", "is_complete": true, "is_orphan": true, "bytes": 0}
+            ]
+        });
         broken["drain"] = json!({"since_ms": 0, "disconnected": 3});
         broken["objects"] = json!({"is_synchronized": false, "error": "no majority"});
         let text = summary(&broken);
@@ -320,6 +360,10 @@ mod tests {
             "standby   lost; answers to clients wait until the cluster knows that\n",
             "standby   it cannot\u{fffd}be reached\n",
             "adoption  10 of 20 sessions of node-3 are processed\n",
+            "telemetry node-2 is receiving the telemetry of this node\n",
+            "telemetry too\u{fffd}slow\n",
+            "kept      copy of node-3, incomplete, 3 MiB\n",
+            "kept      copy of node-4, which has begun with empty time series since, 0 MiB\n",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -14,6 +14,7 @@ use cluster::{
 };
 use devices::platform::Reporter;
 use standby::{SESSION_COPY_KIND, SessionCopies};
+use telemetry_copy::TelemetryCopies;
 
 use super::cluster_alarms::ClusterAlarms;
 use super::cluster_commands::ClusterCommands;
@@ -40,6 +41,7 @@ pub(super) struct BrokerObserver {
     pub(super) commands: OnceLock<Arc<ClusterCommands>>,
     pub(super) images: OnceLock<Arc<ClusterFirmware>>,
     pub(super) places: OnceLock<Arc<ClusterAlarms>>,
+    pub(super) telemetry_copies: OnceLock<TelemetryCopies>,
 }
 
 fn loss_of(reason: DownReason) -> PeerLoss {

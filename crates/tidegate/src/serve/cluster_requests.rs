@@ -32,6 +32,10 @@ pub(super) const FIRMWARE: u8 = 7;
 pub(super) const REBALANCING: u8 = 8;
 /// Subject of the places of devices, see [`ClusterAlarms`](super::cluster_alarms::ClusterAlarms).
 pub(super) const ALARM_PLACES: u8 = 9;
+/// Subject of copies of telemetry, see [`TelemetryCopies`](telemetry_copy::TelemetryCopies).
+pub(super) const TELEMETRY_COPIES: u8 = 10;
+/// Time for the answer to a request about a copy of telemetry, which may wait for the disk.
+pub(super) const TELEMETRY_COPY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for the answer of a call of the API, which has limits of its own.
 pub(super) const API_CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// A text that the connections of a relay endpoint get as it is, at all nodes.
@@ -132,6 +136,17 @@ impl RequestHandler for BrokerRequests {
                     places.answer(body).await
                 }))
             }
+            TELEMETRY_COPIES => {
+                let observer = self.observer.upgrade()?;
+                Some(Box::pin(async move {
+                    let copies = observer.telemetry_copies.get().cloned();
+                    let copies = copies.ok_or("it is starting")?;
+                    drop(observer);
+                    let answer = move || copies.answer(&body).map(Bytes::from);
+                    let answered = tokio::task::spawn_blocking(answer).await;
+                    answered.map_err(|error| error.to_string())?
+                }))
+            }
             API_CALLS => {
                 let observer = self.observer.upgrade()?;
                 Some(Box::pin(async move {
@@ -147,6 +162,10 @@ impl RequestHandler for BrokerRequests {
     }
 
     fn timeout(&self, subject: u8) -> Option<Duration> {
-        (subject == API_CALLS).then_some(API_CALL_TIMEOUT)
+        match subject {
+            API_CALLS => Some(API_CALL_TIMEOUT),
+            TELEMETRY_COPIES => Some(TELEMETRY_COPY_TIMEOUT),
+            _ => None,
+        }
     }
 }

@@ -19,6 +19,7 @@ mod cluster_pulls;
 mod cluster_rebalance;
 mod cluster_requests;
 mod cluster_standby;
+mod cluster_telemetry_copy;
 mod damage;
 pub(crate) mod data_dir;
 mod device_events;

@@ -83,6 +83,7 @@ impl Node {
         let cluster = NodeCluster::open(config, &services.store).await?;
         if let Some(cluster) = &cluster {
             share_devices(cluster, &services).await?;
+            start_telemetry_copies(cluster, &services, config, data_dir).await?;
         }
         // From here on clients connect.
         let broker = start_broker(config, &services, cluster.as_ref()).await?;
@@ -349,6 +350,22 @@ async fn share_devices(cluster: &NodeCluster, services: &NodeServices) -> anyhow
         cluster.share_firmware(&firmware, &files, states)
     });
     shared.await?
+}
+
+/// Copies telemetry to another node, and opens the copies of that of other nodes.
+async fn start_telemetry_copies(
+    cluster: &NodeCluster,
+    services: &NodeServices,
+    config: &Config,
+    data_dir: &DataDir,
+) -> anyhow::Result<()> {
+    let directory = data_dir.path().join("telemetry-copies");
+    let (cluster, settings) = (cluster.clone(), config.telemetry.clone());
+    let (ingest, registry) = (services.ingest.clone(), services.devices.registry.clone());
+    let started = run_blocking("opening the copies of telemetry", move || {
+        cluster.start_telemetry_copies(&ingest, &registry, (directory, settings))
+    });
+    started.await?
 }
 
 /// Opens the listeners of clients and starts the shards.

@@ -26,6 +26,7 @@ use relay::RelayService;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use standby::{SessionCopies, SessionCopiesParts};
 use store::{Store, StoreConfig};
+use telemetry_copy::{TelemetryCopies, TelemetryCopiesParts};
 use tokio::runtime::{Handle, Runtime};
 use transfer::FileService;
 
@@ -41,8 +42,10 @@ use super::cluster_requests::{
     ALARM_PLACES, BrokerRequests, COMMANDS, FIRMWARE, READINGS, RELAY_TEXTS, RelayText,
 };
 use super::cluster_standby::BrokerSessions;
+use super::cluster_telemetry_copy::{RegisteredDevices, RequestPeers, copy_config};
+use super::node_ingest::NodeIngest;
 use super::node_rebalance::NodeRebalance;
-use crate::config::{ClusterServers, ClusterSettings, Config, StandbyUse};
+use crate::config::{ClusterServers, ClusterSettings, Config, IngestSettings, StandbyUse};
 use crate::managed_server::{copies_directory, server_directory, start_server};
 
 /// Threads for the messages between nodes. HTTP has its own ones, so that neither delays the other.
@@ -159,6 +162,7 @@ impl NodeCluster {
             commands: OnceLock::new(),
             images: OnceLock::new(),
             places: OnceLock::new(),
+            telemetry_copies: OnceLock::new(),
         });
         let mut membership = MembershipConfig {
             lease_ms: LEASE.as_millis() as u64,
@@ -432,6 +436,42 @@ impl NodeCluster {
         let _ = self.shared.observer.broker.set(broker);
     }
 
+    /// Copies telemetry to another node from now on, and keeps copies of that of others. Opens the copies. To be called before
+    /// [`start`](Self::start).
+    ///
+    /// # Errors
+    /// If files cannot be read or written, or a thread cannot be started.
+    pub(super) fn start_telemetry_copies(
+        &self,
+        ingest: &NodeIngest,
+        registry: &Registry,
+        (directory, settings): (PathBuf, IngestSettings),
+    ) -> anyhow::Result<()> {
+        let Some(runtime) = self
+            .runtime()
+            .as_ref()
+            .map(|runtime| runtime.handle().clone())
+        else {
+            return Ok(());
+        };
+        let requests = self.shared.observer.requests.clone();
+        let retention = ingest.retention.clone();
+        let copies = TelemetryCopies::start(TelemetryCopiesParts {
+            node: self.shared.settings.node.to_string(),
+            series: ingest.stored.clone(),
+            devices: Arc::new(RegisteredDevices(registry.clone())),
+            peers: Arc::new(RequestPeers { requests, runtime }),
+            directory,
+            config: Box::new(move || copy_config(&settings, retention.assignment())),
+            random: random_number,
+        });
+        let copies = copies.context("cannot open the copies of telemetry of other nodes")?;
+        // Set once.
+        let _ = self.shared.observer.telemetry_copies.set(copies.clone());
+        let _ = ingest.copies.set(copies);
+        Ok(())
+    }
+
     /// Takes waiting commands over from the other nodes when their devices connect to this one.
     pub(super) fn start_moving_commands(&self, commands: Commands, states: DeviceStates) {
         if let Some(runtime) = &*self.runtime() {
@@ -499,6 +539,9 @@ impl NodeCluster {
         // Its threads use the runtime.
         let this = self.clone();
         run_blocking("stopping the copies of sessions", move || {
+            if let Some(copies) = this.shared.observer.telemetry_copies.get() {
+                copies.stop();
+            }
             this.shared.sessions.stop();
             this.shared.observer.session_copies.stop();
         })

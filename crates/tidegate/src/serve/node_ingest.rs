@@ -22,6 +22,7 @@ use hooks::{BrokerPort as _, HooksFactory};
 use relay::RelayService;
 use series::Series;
 use store::{ExpectedVersion, Store, WeakObjects};
+use telemetry_copy::{CopiedSeries, TelemetryCopies};
 
 use super::client_subscription::subscribe_for_client;
 use super::damage::DamageHandling;
@@ -34,6 +35,10 @@ use crate::config::IngestSettings;
 #[derive(Clone)]
 pub(super) struct NodeIngest {
     pub(super) series: Series,
+    /// The same, for writing.
+    pub(super) stored: CopiedSeries,
+    /// Copies of telemetry between nodes of a cluster; empty without one.
+    pub(super) copies: Arc<OnceLock<TelemetryCopies>>,
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) platform: Platform,
     pub(super) outputs: Arc<NodePipelineOutputs>,
@@ -220,16 +225,19 @@ impl NodeIngest {
             max_gateway_products: settings.max_gateway_products,
         })
         .context("cannot start the thread for device messages")?;
+        let stored = CopiedSeries::new(series.clone());
         let pipeline = Pipeline::open(
             &settings.ingest(data_dir.join("mailboxes")),
             platform.profiles(),
-            Arc::new(series.clone()),
+            Arc::new(stored.clone()),
             Arc::new(platform.clone()),
             Arc::new(platform.clone()),
         )?;
         platform.attach_pipeline(pipeline.clone());
         let ingest = Self {
             series,
+            stored,
+            copies: Arc::default(),
             pipeline,
             platform,
             outputs: others,
@@ -251,10 +259,11 @@ impl NodeIngest {
     fn watch_changes(&self, devices: &NodeDevices, store: &Store) {
         let (platform, messenger) = (self.platform.clone(), self.messenger.clone());
         let was_in_use = AtomicBool::new(platform.is_in_use());
-        let (others, retention, stored) = (
+        let (others, retention, stored, copies) = (
             self.outputs.clone(),
             self.retention.clone(),
             self.series.clone(),
+            self.copies.clone(),
         );
         // Registered after the registry and the chains, so that both are already up to date.
         store.objects().observe_changes(Box::new(move |change| {
@@ -274,6 +283,9 @@ impl NodeIngest {
             if let Err(error) = stored.set_policies(retention.assignment()) {
                 tracing::error!(%error, "updating the telemetry retention failed; the previous retention stays in effect");
             }
+            if let Some(copies) = copies.get() {
+                copies.set_policies(&retention.assignment());
+            }
             let is_in_use = platform.is_in_use();
             if was_in_use.swap(is_in_use, Relaxed) != is_in_use
                 && let Some((handle, _)) = messenger.broker.get()
@@ -282,6 +294,7 @@ impl NodeIngest {
             }
         }));
         let (series, pipeline) = (self.series.clone(), self.pipeline.clone());
+        let copies = self.copies.clone();
         devices
             .registry
             .add_device_observer(Box::new(move |change| {
@@ -290,6 +303,10 @@ impl NodeIngest {
                     if let Err(error) = series.delete_device(device.no) {
                         let device = device.id.as_str();
                         tracing::error!(device, %error, "deleting the telemetry of a removed device failed; it stays on disk");
+                    }
+                    // Each node does so itself.
+                    if let Some(copies) = copies.get() {
+                        copies.delete_device(device.no);
                     }
                 }
             }));
@@ -332,6 +349,8 @@ impl NodeIngest {
         TelemetryService {
             registry: devices.registry.clone(),
             series: self.series.clone(),
+            stored: self.stored.clone(),
+            copies: self.copies.clone(),
             pipeline: self.pipeline.clone(),
             live: self.platform.live().clone(),
             usage: self.usage.clone(),

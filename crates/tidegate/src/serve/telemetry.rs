@@ -5,12 +5,12 @@ use std::future::Future;
 use std::io;
 use std::ops::ControlFlow;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::{
     DeviceRejectionList, ImportedRow, IntervalQuery, IntervalRow, LiveTelemetryItem,
     LiveTelemetryStream, RejectionInfo, RowQuery, TelemetryBackend, TelemetryBackendError,
-    TelemetryReader, TelemetrySample, TelemetryTable,
+    TelemetryCopy, TelemetryReader, TelemetrySample, TelemetryTable,
 };
 use devices::ingest::Pipeline;
 use devices::live::{LiveTelemetry, LiveValue, TelemetryWatcher};
@@ -23,6 +23,7 @@ use series::{
     DeviceNo, KeyId, Point, PointValue, RangeQuery, RowOrder, Series, SeriesError, SeriesRow,
     SyncTicket,
 };
+use telemetry_copy::{CopiedSeries, TelemetryCopies};
 
 use super::telemetry_intervals;
 use super::telemetry_rows::JsonRowWriter;
@@ -33,7 +34,11 @@ use super::telemetry_values::{to_backend_error, value_to_json};
 #[derive(Clone)]
 pub(super) struct TelemetryService {
     pub(super) registry: Registry,
+    /// What is read: that of this node, or a copy of that of another one.
     pub(super) series: Series,
+    /// The telemetry of this node, for writing.
+    pub(super) stored: CopiedSeries,
+    pub(super) copies: Arc<OnceLock<TelemetryCopies>>,
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) live: Arc<LiveTelemetry>,
     pub(super) usage: TelemetryUsage,
@@ -67,12 +72,7 @@ impl TelemetryService {
 
     /// The ids of the keys that exist. `None`: all keys are requested.
     fn key_ids(&self, names: Option<&[String]>) -> Option<Vec<KeyId>> {
-        let names = names?.iter();
-        Some(
-            names
-                .filter_map(|name| self.series.find_key(name))
-                .collect(),
-        )
+        key_ids(&self.series, names)
     }
 
     fn key_name(&self, key: KeyId) -> String {
@@ -134,7 +134,8 @@ impl TelemetryService {
                 Err(error) => return Ok(Err(format!("{name}: {error}"))),
             }
         }
-        match self.series.submit(device.no, row.ts_ms, &points) {
+        let is_copied = device.product.get().storage().replicated;
+        match (self.stored).submit(device.no, row.ts_ms, &points, is_copied) {
             Ok(ticket) => Ok(Ok(ticket)),
             Err(error @ (SeriesError::Full(_) | SeriesError::Busy | SeriesError::Closed)) => {
                 Err(to_backend_error(error))
@@ -142,6 +143,12 @@ impl TelemetryService {
             Err(error) => Ok(Err(error.to_string())),
         }
     }
+}
+
+/// The ids of the keys that exist. `None`: all keys are requested.
+fn key_ids(series: &Series, names: Option<&[String]>) -> Option<Vec<KeyId>> {
+    let names = names?.iter();
+    Some(names.filter_map(|name| series.find_key(name)).collect())
 }
 
 /// The text of a value that is stored as JSON.
@@ -311,12 +318,33 @@ impl TelemetryBackend for TelemetryService {
         to_ms: i64,
     ) -> Result<(), TelemetryBackendError> {
         let device = self.device_no(device)?;
+        // Nodes that cannot be reached do not delete it in their copies.
+        let unattended = self.copies.get().map(TelemetryCopies::unattended);
+        for copy in unattended.into_iter().flatten() {
+            let keys = key_ids(&copy, keys);
+            if keys.as_ref().is_none_or(|keys| !keys.is_empty()) {
+                let deleted = copy.delete_range(device, keys.as_deref(), from_ms, to_ms);
+                deleted.map_err(to_backend_error)?;
+            }
+        }
         let keys = self.key_ids(keys);
         if keys.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
-        let deleted = (self.series).delete_range(device, keys.as_deref(), from_ms, to_ms);
+        let deleted = (self.stored).delete_range(device, keys.as_deref(), from_ms, to_ms);
         deleted.map_err(to_backend_error)
+    }
+
+    fn copy(&self, key: &str) -> Option<TelemetryCopy> {
+        let copy = self.copies.get()?.readable(key)?;
+        let reader = Self {
+            series: copy.series.clone(),
+            ..self.clone()
+        };
+        Some(TelemetryCopy {
+            reader: Arc::new(reader),
+            covers: Box::new(move |devices| copy.covers(devices)),
+        })
     }
 
     fn count_stored_bytes(&self) {

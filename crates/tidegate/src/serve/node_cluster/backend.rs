@@ -7,13 +7,14 @@ use api::{
     ClusterBackend, ClusterChangeError, ClusterMember, ClusterMessages, ClusterNats,
     ClusterNatsServer, ClusterObjects, ClusterRebalance, ClusterServer, ClusterServers,
     ClusterServersError, ClusterServersFuture, ClusterStatus, EvictFuture, NatsConnectionState,
-    NodeAnswerFuture, NodeCallHandler, RebalanceChangeFuture, RebalanceFuture,
+    NodeAnswerFuture, NodeCallHandler, RebalanceChangeFuture, RebalanceFuture, TelemetryCopyPlace,
 };
 use cluster::{
     ClusterError, Member, NodeName, ObjectName, PeerNodeInfo, PeerNodeObserver as _, ReplicaPhase,
 };
 use cluster_nats::{ManagedNatsState, NatsState};
 use hooks::MetricFamily;
+use telemetry_copy::TelemetryCopies;
 
 use super::NodeCluster;
 use crate::serve::cluster_rebalance::ClusterRebalancing;
@@ -21,6 +22,7 @@ use crate::serve::cluster_requests::{
     API_CALL_TIMEOUT, API_CALLS, CLIENT_REQUESTS, DRAINS, DrainRequest, REBALANCING,
 };
 use crate::serve::cluster_standby::{standby_metrics, standby_status};
+use crate::serve::cluster_telemetry_copy::{telemetry_copy_metrics, telemetry_copy_status};
 
 /// How long the leader of the NATS servers has for its answer.
 const SERVERS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -126,6 +128,8 @@ impl NodeCluster {
         families.extend(standby_metrics(
             &self.shared.observer.session_copies.status(),
         ));
+        let copies = self.shared.observer.telemetry_copies.get();
+        families.extend(copies.into_iter().flat_map(telemetry_copy_metrics));
         families
     }
 }
@@ -273,6 +277,7 @@ impl ClusterBackend for NodeCluster {
             objects: self.objects_status(),
             drain: shared.drain.status(),
             standby: standby_status(shared.observer.session_copies.status()),
+            telemetry_copy: telemetry_copy_status(shared.observer.telemetry_copies.get()),
         }
     }
 
@@ -309,6 +314,19 @@ impl ClusterBackend for NodeCluster {
 
     fn cancel_rebalance(&self) -> RebalanceChangeFuture<'_, ()> {
         Box::pin(async move { self.rebalancing().cancel().await })
+    }
+
+    fn telemetry_copies(&self) -> Vec<TelemetryCopyPlace> {
+        let copies = self.shared.observer.telemetry_copies.get();
+        let places = copies.map(TelemetryCopies::places).unwrap_or_default();
+        let places = places.into_iter().map(|place| TelemetryCopyPlace {
+            key: place.copy.key,
+            node: place.copy.node,
+            holder: place.holder,
+            is_orphan: place.copy.is_orphan,
+            sent_ms: place.copy.sent_ms,
+        });
+        places.collect()
     }
 
     fn evict<'a>(&'a self, node: &'a str) -> EvictFuture<'a> {

@@ -20,5 +20,6 @@ mod rebalances;
 mod recovery;
 mod relay;
 mod support;
+mod telemetry_copies;
 mod trial;
 mod witness;
