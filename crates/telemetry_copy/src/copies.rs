@@ -26,7 +26,7 @@ const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(5);
 /// The same while there are no copies.
 const LONG_ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between two checks of the copies at this node, and of what is to be announced.
-const TICK: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(200);
 
 /// What copies consist of.
 pub struct TelemetryCopiesParts {
@@ -269,13 +269,7 @@ impl CopiesShared {
                 kept,
             });
             for node in &reachable {
-                if let Err(reason) = self.peers.request(node, &request) {
-                    tracing::debug!(
-                        node,
-                        reason,
-                        "the copies of telemetry are not announced; tried again"
-                    );
-                }
+                self.peers.notify(node, &request);
             }
             announced = Some((shape, reachable, now));
         }

@@ -22,6 +22,8 @@ const RECORD: &str = "copy";
 const SERIES: &str = "series";
 /// Rows are forced to disk, and then the record of the position, at this interval.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
+/// The same if only the time of the last message has changed.
+const TIME_SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// A node that can be reached and has sent nothing for so long stores rows that the copy lacks.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 
@@ -96,6 +98,19 @@ impl KeptState {
             last_contact: None,
             lacks_keys: false,
         }
+    }
+
+    /// Whether something was stored that the saved record does not say. The time of the last message alone is less urgent.
+    fn is_save_due(&self, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.saved_at);
+        if age < SAVE_INTERVAL || self.record == self.saved {
+            return false;
+        }
+        let known = CopyRecord {
+            sent_ms: self.record.sent_ms,
+            ..self.saved.clone()
+        };
+        age >= TIME_SAVE_INTERVAL || known != self.record
     }
 }
 
@@ -285,8 +300,7 @@ impl KeptCopy {
         state.last_contact = Some(now);
         let has_changed = state.record.is_complete != state.saved.is_complete
             || state.record.products != state.saved.products;
-        let is_due = now.saturating_duration_since(state.saved_at) >= SAVE_INTERVAL;
-        if has_changed || is_due && state.record != state.saved {
+        if has_changed || state.is_save_due(now) {
             self.save(&mut state, now)?;
         }
         Ok(CopyAnswer::Stored {
@@ -402,8 +416,7 @@ impl KeptCopy {
             state.record.is_complete &= !is_silent(last_contact);
             self.show(&state.record);
         }
-        let is_due = now.saturating_duration_since(state.saved_at) >= SAVE_INTERVAL;
-        match is_due && state.record != state.saved {
+        match state.is_save_due(now) {
             true => self.save(&mut state, now),
             false => Ok(()),
         }

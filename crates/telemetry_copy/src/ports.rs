@@ -32,4 +32,7 @@ pub trait CopyPeers: Send + Sync {
     /// # Errors
     /// Why there is no answer.
     fn request(&self, node: &str, request: &[u8]) -> Result<Vec<u8>, String>;
+
+    /// Sends a request without waiting for the answer: a node that has just failed must not delay it to others.
+    fn notify(&self, node: &str, request: &[u8]);
 }

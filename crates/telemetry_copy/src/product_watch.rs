@@ -14,6 +14,7 @@ pub(crate) struct ProductWatch {
     current: BTreeSet<String>,
     seen: BTreeSet<String>,
     seen_at: Option<Instant>,
+    empty_since: Option<Instant>,
 }
 
 impl ProductWatch {
@@ -28,12 +29,16 @@ impl ProductWatch {
             }
             self.seen = products;
             self.seen_at = Some(now);
+            self.empty_since = match self.current.is_empty() {
+                true => self.empty_since.or(Some(now)),
+                false => None,
+            };
         }
     }
 
-    /// Whether it has looked.
-    pub(crate) fn is_known(&self) -> bool {
-        self.seen_at.is_some()
+    /// Since when there are none; `None`: there are some, or it is not known yet.
+    pub(crate) fn empty_since(&self) -> Option<Instant> {
+        self.empty_since
     }
 
     pub(crate) fn current(&self) -> &BTreeSet<String> {

@@ -27,6 +27,8 @@ use crate::status::{CopyState, OwnCopyStatus};
 
 /// Time for which a standby that cannot be reached is waited for before another one gets a new copy.
 pub(crate) const STANDBY_PATIENCE: Duration = Duration::from_secs(600);
+/// Time after which the others hear that no copy is wanted.
+const UNWANTED_TIME: Duration = Duration::from_secs(10);
 /// Time without messages after which the standby gets an empty batch.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A copy counts as complete while nothing has been queued for longer.
@@ -149,13 +151,18 @@ impl CopySender {
 
     /// What other nodes are told; `None`: nothing yet.
     pub(crate) fn own_copy(&self) -> Option<OwnCopy> {
-        // Without a copy that is still wanted, one is being chosen.
-        let is_known = self.record.copy.is_some() || self.products.current().is_empty();
-        (is_known && self.products.is_known()).then(|| OwnCopy {
-            series: self.record.series,
-            copy: self.record.copy.as_ref().map(|chosen| chosen.copy),
-            is_complete: self.is_complete,
-        })
+        let (series, is_complete) = (self.record.series, self.is_complete);
+        let copy = self.record.copy.as_ref().map(|chosen| chosen.copy);
+        let own = OwnCopy {
+            series,
+            copy,
+            is_complete,
+        };
+        let age = |since| (self.parts.now)().saturating_duration_since(since);
+        // An announcement may arrive after the first batch of a copy that was begun meanwhile.
+        let is_unwanted =
+            || (self.products.empty_since()).is_some_and(|at| age(at) >= UNWANTED_TIME);
+        (copy.is_some() || is_unwanted()).then_some(own)
     }
 
     pub(crate) fn status(&self) -> OwnCopyStatus {

@@ -201,6 +201,10 @@ impl CopyPeers for TestPeers {
             false => Ok(answer),
         }
     }
+
+    fn notify(&self, _: &str, _: &[u8]) {
+        unreachable!("senders do not announce");
+    }
 }
 
 /// The clock of the sender.
@@ -558,7 +562,7 @@ fn products_are_added_and_removed() {
     assert_eq!(standby.rows("a"), origin.rows("a"));
     // Nothing is to be copied any more.
     origin.devices.set_products(&[]);
-    for _ in 0..4 {
+    for _ in 0..8 {
         CLOCK_S.fetch_add(3, Ordering::Relaxed);
         origin.steps(1);
     }

@@ -77,6 +77,19 @@ impl CopyPeers for RequestPeers {
             .map(|answer| answer.to_vec())
             .map_err(|error| error.to_string())
     }
+
+    fn notify(&self, node: &str, request: &[u8]) {
+        let Ok(node) = NodeName::new(node) else {
+            return;
+        };
+        let timeout = TELEMETRY_COPY_TIMEOUT;
+        let answer = (self.requests).request_within(timeout, &node, TELEMETRY_COPIES, request);
+        self.runtime.spawn(async move {
+            if let Err(error) = answer.await {
+                tracing::debug!(node = %node, %error, "the copies of telemetry are not announced; tried again");
+            }
+        });
+    }
 }
 
 /// What the API shows; `None`: the node is starting.
