@@ -75,6 +75,15 @@ function status(): Schemas['ClusterStatus'] {
       adoptions: 0,
       adopted_sessions: 0,
     },
+    telemetry_copy: {
+      state: 'not_wanted',
+      node: null,
+      queued_bytes: 0,
+      lag_ms: 0,
+      sent_rows: 0,
+      last_error: null,
+      copies: [],
+    },
   };
 }
 

@@ -606,3 +606,70 @@ fn the_copy_of_lost_time_series_stays() {
     assert_eq!(places.len(), 2);
     assert_eq!(standby.rows("a").len(), 101);
 }
+
+#[test]
+fn rows_that_are_stored_together_are_copied_without_those_that_are_rejected() {
+    let Pair {
+        mut origin,
+        standby,
+        _directory,
+    } = pair();
+    origin.settle();
+    let key = origin.series.series().get_or_create_key("t").unwrap();
+    let values: Vec<[Point<'_>; 1]> = (0..30)
+        .map(|number| {
+            let value = PointValue::Int(number);
+            [Point { key, value }]
+        })
+        .collect();
+    // Of `a`, `b` and `x` in turn; the third row of `a` is empty, and `x` is not copied.
+    let row = |at: usize| {
+        let points = if at == 6 { &[][..] } else { &values[at][..] };
+        (DeviceNo(at as u32 % 3), DAY + at as i64 / 6, points)
+    };
+    let mut rejected = Vec::new();
+    origin
+        .series
+        .submit_row_refs(values.len(), row, |at| at % 3 != 2, &mut |at, _| {
+            rejected.push(at);
+        });
+    assert_eq!(rejected, [6]);
+    origin.settle();
+    for device in ["a", "b"] {
+        assert_eq!(standby.rows(device), origin.rows(device));
+        assert_eq!(standby.rows(device).len(), 5);
+    }
+    // Of two values of one time, the later one.
+    assert_eq!(standby.rows("a")[4], (DAY + 4, vec![("t".to_owned(), 27)]));
+    assert_eq!(standby.rows("x"), []);
+}
+
+#[test]
+fn after_a_restart_only_days_with_new_rows_are_sent_again() {
+    let Pair {
+        mut origin,
+        standby,
+        _directory,
+    } = pair();
+    for day in 1..20 {
+        for ts in 0..100 {
+            origin.append("a", day * DAY + ts, &[("t", ts)]);
+        }
+    }
+    origin.series.series().flush().unwrap();
+    origin.settle();
+    assert_eq!(origin.sender.status().sent_rows, 1900);
+    origin = origin.restart();
+    origin.settle();
+    assert_eq!(origin.sender.status().sent_rows, 0);
+    // Stored, and not sent when the node ends.
+    origin.append("a", 7 * DAY + 500, &[("t", 1)]);
+    origin.append("b", 30 * DAY, &[("t", 1)]);
+    origin = origin.restart();
+    origin.settle();
+    let sent = origin.sender.status().sent_rows;
+    assert!((2..=102).contains(&sent), "{sent}");
+    for device in ["a", "b"] {
+        assert_eq!(standby.rows(device), origin.rows(device));
+    }
+}

@@ -16,6 +16,7 @@ import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { Ago, Since } from '../../ui/time';
 import { useSettings } from '../settings/settings-list';
 import { RebalanceButton } from './rebalance';
+import { TelemetryCopies } from './telemetry-copies';
 
 type Status = Schemas['ClusterStatus'];
 type Member = Schemas['ClusterMember'];
@@ -60,6 +61,7 @@ export default function ClusterPage() {
             {cluster.nats.managed && <Servers />}
             <Messages cluster={cluster} />
             <DurableSessions standby={cluster.standby} />
+            <TelemetryCopies copy={cluster.telemetry_copy} />
           </div>
         </Stack>
       ) : isMember === false ? (
