@@ -390,7 +390,7 @@ pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("commands.max_queued_responses", commands.max_queued_responses, Count(16, 10_000_000), "Maximum number of responses waiting to be processed; beyond it, devices are paused."),
 
 
-    setting!("alarms.max_alarms", alarms.alarms.max_alarms, Count(1000, 1_000_000_000), "Maximum number of stored alarms. Beyond it, the oldest cleared ones are deleted; others are always kept."),
+    setting!("alarms.max_alarms", alarms.alarms.max_alarms, Count(1000, 1_000_000_000), "Maximum number of stored alarms, in a cluster those of all nodes. Beyond it, those that were cleared first are deleted; others are always kept."),
     setting!("alarms.cleared_retention_days", alarms.alarms.cleared_retention_days, Count(0, 36_500), "Retention of cleared alarms in days."),
     setting!("alarms.max_queued_changes", alarms.alarms.max_queued_changes, Count(16, 10_000_000), "Maximum number of alarm changes waiting to be written; beyond it, devices are paused."),
     setting!("alarms.max_watched_devices", alarms.alarms.max_watched_devices, Count(32, 100_000_000), "Maximum number of devices with conditions in memory."),

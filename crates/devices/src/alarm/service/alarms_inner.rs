@@ -22,7 +22,7 @@ use crate::registry::Registry;
 /// Limits of alarms.
 #[derive(Debug, Clone)]
 pub struct AlarmConfig {
-    /// Maximum number of stored alarms; above it, the oldest cleared ones are removed.
+    /// Maximum number of stored alarms, in a cluster those of all nodes; above it, those that were cleared first are removed.
     pub max_alarms: u64,
     /// Retention in days of cleared alarms.
     pub cleared_retention_days: u32,
