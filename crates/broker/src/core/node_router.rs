@@ -270,8 +270,11 @@ impl NodeRouter {
     /// The slot of a node, and whether the node had it already. A node that cannot be reached gives way if all are used.
     fn reserve_slot(&mut self, peer: PeerNodeIx, name: &str) -> Option<(u8, bool)> {
         let nodes = || self.nodes.iter().enumerate();
-        // What waits for a node whose sessions are being adopted is for its standby.
-        let is_succeeded = self.successions.contains_key(name);
+        // What waits for a node whose sessions are being adopted is for its standby. If many nodes return at once, there are not two
+        // slots for each: it is sent to the node, which confirms nothing as long as its sessions may be adopted, and to the standby
+        // when that has adopted them.
+        let is_succeeded =
+            self.successions.contains_key(name) && self.nodes.iter().any(Option::is_none);
         let is_named =
             |node: &RemoteNode| *node.name == *name && !(is_succeeded && node.peer.is_none());
         let known = nodes().find(|(_, node)| node.as_deref().is_some_and(is_named));

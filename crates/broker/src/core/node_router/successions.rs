@@ -231,6 +231,10 @@ impl NodeRouter {
                 self.successions.remove(node);
                 self.sessions.finish_adoption(node, Some(from), self.now_ms);
                 self.redirect(node, successor, state == SuccessionState::Adopted);
+                if is_own {
+                    // Others may learn only now that this node was about to do so.
+                    self.report_succession(node, SuccessionState::Cancelled);
+                }
                 self.check_restored();
             }
             SuccessionState::Standby => {

@@ -4,7 +4,12 @@ use mqtt::{Packet, PacketType, QoS, ReasonCode};
 
 use super::cluster_sim::{ClusterSim, name, packets, payloads};
 use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
+use crate::config::MAX_PEER_NODES;
+use crate::core::node_messages::NODE_PROTOCOL;
+use crate::core::peer_loss::PeerLoss;
+use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::succession::SessionHold;
+use crate::core::tables::TableIx as _;
 
 /// A cluster of three nodes. The second one is the standby of the first, which has failed; it had the durable session
 /// `client`. The third one has published a message for it.
@@ -561,5 +566,31 @@ fn messages_that_arrive_at_a_node_after_its_sessions_were_adopted_are_passed_on(
         // What follows is for the present sessions only.
         adopted.publish();
         assert_eq!(adopted.adopted_messages(), if is_late { 1 } else { 2 });
+    }
+}
+
+/// Each of them would need another slot besides the one with what waits for it.
+#[test]
+fn messages_wait_for_a_node_that_returns_when_all_slots_are_used() {
+    for seed in 0..10 {
+        let mut adopted = AdoptedMember::with_filter(1120 + seed, "a/+");
+        adopted.cluster.separate(0, 1);
+        adopted.cluster.separate(0, 2);
+        adopted.cluster.settle();
+        adopted.publish();
+        adopted.cluster.nodes[2].with_router(|router| {
+            // The slot of the first one remains used, too.
+            router.add_peer(PeerNodeIx::from_position(3), "other", NODE_PROTOCOL);
+            router.remove_peer(PeerNodeIx::from_position(3), PeerLoss::Silent);
+            for n in 3..MAX_PEER_NODES {
+                let name = format!("other-{n}");
+                router.add_peer(PeerNodeIx::from_position(n), &name, NODE_PROTOCOL);
+            }
+        });
+        adopted.cluster.join(0, 2);
+        adopted.cluster.settle();
+        adopted.cluster.nodes[1].with_router(|router| router.end_succession(&name(0), false));
+        adopted.cluster.settle();
+        assert_eq!(adopted.take(), 1, "seed {seed}");
     }
 }
