@@ -18,7 +18,8 @@ use crate::message::{
     encode_request,
 };
 use crate::ports::{CopiedDevices, CopyPeers};
-use crate::sender::{CopySender, CopySenderParts};
+use crate::sender::CopySender;
+use crate::sender_parts::CopySenderParts;
 use crate::status::{OwnCopyStatus, TelemetryCopyStatus};
 
 /// Time between two announcements.

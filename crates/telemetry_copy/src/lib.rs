@@ -22,6 +22,7 @@ mod product_watch;
 mod repair;
 mod retries;
 mod sender;
+mod sender_parts;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -73,7 +73,7 @@ impl Retries {
             for (device, (first, last)) in std::mem::take(&mut self.refused) {
                 // Those of removed devices are not wanted any more.
                 if let Some((id, _)) = devices.device(device)? {
-                    let times = [first..last.saturating_add(1)];
+                    let times = std::iter::once(first..last.saturating_add(1));
                     self.rows.push_back(DeviceRows::new(device, id, times));
                 }
             }

@@ -4,8 +4,6 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
@@ -13,16 +11,16 @@ use series::{DeviceNo, PARTITION_COUNT, SeriesPositions, partition_of};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::batch::{BatchWriter, RowTimes};
-use crate::copied_series::{CopiedSeries, QueuedEntry};
+use crate::copied_series::QueuedEntry;
 use crate::message::{
     BatchHead, CopyAnswer, CopyRequest, CopySource, OwnCopy, decode_answer, encode_batch,
     encode_request,
 };
 use crate::own_record::{ChosenCopy, OwnRecord};
-use crate::ports::{CopiedDevices, CopyPeers};
 use crate::product_watch::ProductWatch;
 use crate::repair::{Repair, RepairPlan, add_deletion};
 use crate::retries::Retries;
+use crate::sender_parts::CopySenderParts;
 use crate::status::{CopyState, OwnCopyStatus};
 
 /// Time for which a standby that cannot be reached is waited for before another one gets a new copy.
@@ -36,16 +34,6 @@ const MAX_LAG: Duration = Duration::from_secs(10);
 /// Pause while there is nothing to send.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
-pub(crate) struct CopySenderParts {
-    pub(crate) node: String,
-    pub(crate) series: CopiedSeries,
-    pub(crate) devices: Arc<dyn CopiedDevices>,
-    pub(crate) peers: Arc<dyn CopyPeers>,
-    /// For the record of the copy, and for deletions.
-    pub(crate) directory: PathBuf,
-    pub(crate) random: fn() -> u64,
-    pub(crate) now: fn() -> Instant,
-}
 
 enum Phase {
     /// The standby has not said what it has.
@@ -401,7 +389,9 @@ impl CopySender {
         if batch.is_empty() && !is_done {
             return Ok(Duration::ZERO);
         }
-        let pending = self.finish_batch(chosen, batch, is_done);
+        // The list of products may be as large as a batch.
+        let ends_repair = is_done && batch.is_empty();
+        let pending = self.finish_batch(chosen, batch, ends_repair);
         self.send(chosen, pending)
     }
 
