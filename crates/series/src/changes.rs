@@ -117,9 +117,10 @@ mod tests {
         assert!(series.changed_times(&first).iter().all(Vec::is_empty));
         append(&series, 20 * DAY + 7);
         let at_20 = 20 * DAY..21 * DAY;
-        assert_eq!(series.changed_times(&first)[part], [at_20.clone()]);
+        let of_day_20 = std::slice::from_ref(&at_20);
+        assert_eq!(series.changed_times(&first)[part], *of_day_20);
         series.flush().unwrap();
-        assert_eq!(series.changed_times(&first)[part], [at_20.clone()]);
+        assert_eq!(series.changed_times(&first)[part], *of_day_20);
         let all = series.changed_times(&[0; PARTITION_COUNT]);
         assert_eq!(all[part], [10 * DAY..12 * DAY, at_20.clone()]);
         series.close();
@@ -127,6 +128,6 @@ mod tests {
         let (series, _) = Series::open(directory.path(), config()).unwrap();
         assert_eq!(series.positions()[part], 3);
         append(&series, -3);
-        assert_eq!(series.changed_times(&first)[part], [-DAY..0, at_20]);
+        assert_eq!(series.changed_times(&first)[part], [-DAY..0, at_20.clone()]);
     }
 }

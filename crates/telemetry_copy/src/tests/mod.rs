@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use series::{DeviceNo, Point, PointValue};
 
 use crate::lock::lock;
-use crate::ports::CopiedDevices as _;
 use crate::sender::STANDBY_PATIENCE;
 use crate::status::CopyState;
 use nodes::{CLOCK_S, COPIED, DAY, Origin, Pair, Standby, pair};

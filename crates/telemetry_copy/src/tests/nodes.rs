@@ -172,7 +172,7 @@ fn rows_of(series: &Series, device: DeviceNo) -> Vec<(i64, Vec<(String, i64)>)> 
 pub(super) struct TestPeers {
     pub(super) nodes: Mutex<BTreeMap<String, Arc<Standby>>>,
     pub(super) unreachable: Mutex<BTreeSet<String>>,
-    /// Every second request is lost, or its answer, in turn.
+    /// Some requests are lost, and some answers, in no regular turn with repetitions.
     pub(super) is_lossy: AtomicBool,
     requests: AtomicU64,
 }
@@ -192,12 +192,12 @@ impl CopyPeers for TestPeers {
         assert!(request.len() < 1 << 20);
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let is_lossy = self.is_lossy.load(Ordering::Relaxed);
-        if is_lossy && number % 4 == 1 {
+        if is_lossy && number % 5 == 1 {
             return Err("the request was lost".to_owned());
         }
         let standby = lock(&self.nodes)[node].clone();
         let answer = standby.answer(request)?;
-        match is_lossy && number % 4 == 3 {
+        match is_lossy && number % 7 == 3 {
             true => Err("the answer was lost".to_owned()),
             false => Ok(answer),
         }
