@@ -9,7 +9,9 @@ use crate::definition::{
     DefinitionError, DeviceProtocol, FleetDefinition, FleetTransport, SimulationDefinition,
 };
 use crate::gateway_protocol::announcement;
-use crate::plan::{FleetPlan, GatewayPlan, ResponsePlan, SecureCredentials, SendPlan, UpdatePlan};
+use crate::plan::{
+    FleetPlan, GatewayPlan, ImageKind, ResponsePlan, SecureCredentials, SendPlan, UpdatePlan,
+};
 use crate::state::{ReplaySources, StateProgram};
 use crate::suggestion::unknown_name;
 use crate::template::{GatewayScope, Template, TemplateScope};
@@ -345,7 +347,7 @@ impl<'d> FleetCompiler<'d> {
         let mut filters: Vec<String> = Vec::new();
         let mut updates: Vec<UpdatePlan> = Vec::new();
         for (at, response) in fleet.on.iter().enumerate() {
-            if let Some(kind) = updates::image_kind(response.kind) {
+            if let Some(kind) = ImageKind::of_request(response.kind) {
                 for filter in self.compile_update(at, (response, kind), &of_message, &mut updates) {
                     if !filters.contains(&filter) {
                         subscriptions.push(self.template("on", &filter, &of_message));

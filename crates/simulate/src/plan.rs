@@ -164,6 +164,15 @@ pub(crate) enum ImageKind {
 }
 
 impl ImageKind {
+    /// What is installed after a request of this kind; `None` for requests that are answered.
+    pub(crate) fn of_request(kind: RequestKind) -> Option<Self> {
+        match kind {
+            RequestKind::Firmware => Some(Self::Firmware),
+            RequestKind::Software => Some(Self::Software),
+            _ => None,
+        }
+    }
+
     /// In topics and names of attributes.
     pub(crate) fn prefix(self) -> &'static str {
         match self {

@@ -19,10 +19,10 @@ use hooks::MessageView;
 use mqtt::{QoS, SubscriptionOptions};
 use store::{QueueEntry, QueueFetch, StateKind, StoreBatch};
 
-pub(crate) use self::links::{CrossShardRecord, ShardLink};
 use super::node_link::NodeLink;
 use super::records;
 use super::session::PublicationNumber;
+use super::shard_link::ShardLink;
 use super::stored_reads::StoredReads;
 use super::tables::{ConnectionIx, SessionIx};
 

@@ -5,12 +5,12 @@ use hooks::MessageView;
 use store::QueuePage;
 
 use super::dispatch::Dispatch;
-use super::journal::ShardLink;
 use super::node_link::{EntryRange, RestoredEntry, push_entry};
 use super::records;
 use super::routing::deliver_locally;
 use super::session_filter::SessionFilter;
 use super::shard::Shard;
+use super::shard_link::ShardLink;
 
 impl Shard {
     /// Whether this shard delivers the messages in a link. With an unchanged number of shards it is the same shard as

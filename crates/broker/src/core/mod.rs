@@ -82,6 +82,7 @@ pub(crate) mod session_filter;
 pub(crate) mod session_queue;
 pub(crate) mod session_recovery;
 pub(crate) mod shard;
+pub(crate) mod shard_link;
 pub(crate) mod shard_messages;
 pub(crate) mod shared_backlog;
 pub(crate) mod shared_subscription;

@@ -9,9 +9,10 @@ use store::{QueuePage, StateKind, StoreBatch};
 
 use super::connection::{CloseReason, Connection, ConnectionPhase};
 use super::delivery::Delivery;
-use super::journal::{ShardLink, TurnEnd};
+use super::journal::TurnEnd;
 use super::records::{self, SessionRecord};
 use super::shard::Shard;
+use super::shard_link::ShardLink;
 use super::shard_messages::ShardMessage;
 use super::shared_backlog::SharedBacklog;
 use super::subscriber_list::Subscriber;

@@ -5,11 +5,11 @@ use hashbrown::HashMap;
 
 use store::{StateKind, Store};
 
-use super::journal::ShardLink;
 use super::node::NodeState;
 use super::received_numbers::CopiedNumbers;
 use super::records;
 use super::session_recovery::{ReceivedRecord, RecoveredDelayedMessage, RecoveredSession};
+use super::shard_link::ShardLink;
 
 /// The state recovered for one shard.
 #[derive(Default)]

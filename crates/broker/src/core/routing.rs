@@ -5,12 +5,12 @@
 use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget, MessageId};
 use super::delivery::{Delivery, with_publisher};
 use super::dispatch::Dispatch;
-use super::journal::CrossShardRecord;
 use super::match_set::{FilterEntry, LocalTargets, MatchSet};
 use super::records;
 use super::session::SessionMessage;
 use super::session_filter::SessionFilter;
 use super::shard::Shard;
+use super::shard_link::CrossShardRecord;
 use super::shard_messages::ShardMessageQueues;
 use super::shared_subscription::{MemberChoice, MemberSelection};
 use super::tables::{FilterId, GroupId, NO_GROUP, SessionIx, Table};

@@ -2,6 +2,7 @@
 
 mod conflicts;
 mod decisions;
+mod places;
 mod waiting_claims;
 
 use foldhash::fast::RandomState;
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-use self::conflicts::Adopter;
+use self::places::{Adopter, SessionClaim, SessionClaimant, SessionHolder};
 use self::waiting_claims::WaitingClaims;
 use super::node::NodeState;
 use super::peer_loss::PeerLoss;
@@ -75,9 +76,6 @@ const CUT_OFF_TIMEOUT_MS: u64 = 3000;
 /// The number of a request that is not answered.
 const NO_ANSWER: u64 = 0;
 
-/// This node, or another one by its index.
-type SessionHolder = Option<PeerNodeIx>;
-
 /// What this node has of a client id.
 #[derive(Clone, Copy, Default)]
 struct LocalSession {
@@ -115,29 +113,6 @@ impl SessionRegistration {
     /// Whether an earlier session is kept instead of this one, because its node was expected when this one began.
     fn gives_way(&self, now_ms: u64) -> bool {
         self.is_provisional && now_ms < self.since_ms + PROVISIONAL_TIMEOUT_MS
-    }
-}
-
-/// A claim of a client of this node or of another one.
-struct SessionClaim {
-    from: SessionClaimant,
-    keep: bool,
-    client_id: Box<str>,
-    arrived_ms: u64,
-}
-
-#[derive(Clone, Copy)]
-enum SessionClaimant {
-    Shard(u16),
-    Peer { peer: PeerNodeIx, request: u64 },
-}
-
-impl SessionClaimant {
-    fn holder(self) -> SessionHolder {
-        match self {
-            SessionClaimant::Shard(_) => None,
-            SessionClaimant::Peer { peer, .. } => Some(peer),
-        }
     }
 }
 

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use store::{QueueSummary, StateKind};
 
 use super::directory::{NodeDirectory, SessionClaim};
-use super::journal::{ShardJournal, ShardLink};
+use super::journal::ShardJournal;
 use super::message::Message;
 use super::records::{self, SessionRecord};
 use super::session::{
     AcceptedNumbers, OutboundMessages, QueueSize, Session, SessionMessage, SessionWill,
 };
 use super::shard::Shard;
+use super::shard_link::ShardLink;
 use super::subscriber_list::Subscriber;
 use super::subscription_tree::filter_and_group;
 use super::tables::SessionIx;

@@ -11,12 +11,12 @@ use tokio::task::JoinHandle;
 
 use super::BrokerHandle;
 use crate::core::adoption::{AbandonScan, AdoptedSession, AdoptionBegin};
-use crate::core::journal::ShardLink;
 use crate::core::message::Message;
 use crate::core::node_link::{RestoredEntry, first_seqs};
 use crate::core::records;
 use crate::core::recovery::{RecoveredCopy, read_copy};
 use crate::core::shard::Shard;
+use crate::core::shard_link::ShardLink;
 use crate::net::inbox::InboxItem;
 
 /// Sessions that a shard adopts in one turn, and bytes of their messages.

@@ -1,7 +1,7 @@
 //! How the devices of a fleet install firmware and software.
 
 use super::FleetCompiler;
-use crate::definition::{DeviceProtocol, RequestKind, ResponseDefinition};
+use crate::definition::{DeviceProtocol, ResponseDefinition};
 use crate::device_protocol::{JETLINKS_FIRMWARE, image_filters};
 use crate::plan::{ImageKind, UpdatePlan};
 use crate::template::{Template, TemplateScope};
@@ -9,15 +9,6 @@ use crate::template::{Template, TemplateScope};
 /// Chunks of images fit into the packets that devices accept.
 const MAX_CHUNK_BYTES: u32 = 64 * 1024;
 const DEFAULT_CHUNK_BYTES: u32 = 16 * 1024;
-
-/// What is installed after a request of this kind; `None` for requests that are answered.
-pub(super) fn image_kind(kind: RequestKind) -> Option<ImageKind> {
-    match kind {
-        RequestKind::Firmware => Some(ImageKind::Firmware),
-        RequestKind::Software => Some(ImageKind::Software),
-        _ => None,
-    }
-}
 
 impl FleetCompiler<'_> {
     /// How images are installed; returns the filters that the device subscribes to.

@@ -363,7 +363,13 @@ async fn start_telemetry_copies(
     let (cluster, settings) = (cluster.clone(), config.telemetry.clone());
     let (ingest, registry) = (services.ingest.clone(), services.devices.registry.clone());
     let started = run_blocking("opening the copies of telemetry", move || {
-        cluster.start_telemetry_copies(&ingest, &registry, (directory, settings))
+        let telemetry = (ingest.stored.clone(), ingest.retention.clone());
+        let copies = cluster.start_telemetry_copies(telemetry, &registry, (directory, settings))?;
+        if let Some(copies) = copies {
+            // Set once.
+            let _ = ingest.copies.set(copies);
+        }
+        Ok(())
     });
     started.await?
 }

@@ -20,13 +20,14 @@ use devices::alarm::Alarms;
 use devices::command::Commands;
 use devices::platform::Reporter;
 use devices::pull::{PullScheduler, ReadingIntake};
+use devices::retention::Retention;
 use devices::{DeviceStates, Registry};
 use firmware::FirmwareService;
 use relay::RelayService;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use standby::{SessionCopies, SessionCopiesParts};
 use store::{Store, StoreConfig};
-use telemetry_copy::{TelemetryCopies, TelemetryCopiesParts};
+use telemetry_copy::{CopiedSeries, TelemetryCopies, TelemetryCopiesParts};
 use tokio::runtime::{Handle, Runtime};
 use transfer::FileService;
 
@@ -43,7 +44,6 @@ use super::cluster_requests::{
 };
 use super::cluster_standby::BrokerSessions;
 use super::cluster_telemetry_copy::{RegisteredDevices, RequestPeers, copy_config};
-use super::node_ingest::NodeIngest;
 use super::node_rebalance::NodeRebalance;
 use crate::config::{ClusterServers, ClusterSettings, Config, IngestSettings, StandbyUse};
 use crate::managed_server::{copies_directory, server_directory, start_server};
@@ -443,22 +443,21 @@ impl NodeCluster {
     /// If files cannot be read or written, or a thread cannot be started.
     pub(super) fn start_telemetry_copies(
         &self,
-        ingest: &NodeIngest,
+        (series, retention): (CopiedSeries, Retention),
         registry: &Registry,
         (directory, settings): (PathBuf, IngestSettings),
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<TelemetryCopies>> {
         let Some(runtime) = self
             .runtime()
             .as_ref()
             .map(|runtime| runtime.handle().clone())
         else {
-            return Ok(());
+            return Ok(None);
         };
         let requests = self.shared.observer.requests.clone();
-        let retention = ingest.retention.clone();
         let copies = TelemetryCopies::start(TelemetryCopiesParts {
             node: self.shared.settings.node.to_string(),
-            series: ingest.stored.clone(),
+            series,
             devices: Arc::new(RegisteredDevices(registry.clone())),
             peers: Arc::new(RequestPeers { requests, runtime }),
             directory,
@@ -468,8 +467,7 @@ impl NodeCluster {
         let copies = copies.context("cannot open the copies of telemetry of other nodes")?;
         // Set once.
         let _ = self.shared.observer.telemetry_copies.set(copies.clone());
-        let _ = ingest.copies.set(copies);
-        Ok(())
+        Ok(Some(copies))
     }
 
     /// Takes waiting commands over from the other nodes when their devices connect to this one.

@@ -2,21 +2,13 @@
 
 use std::cmp::Ordering;
 
+use super::places::{Adopter, SessionHolder};
 use super::{
-    EndRequest, NO_ANSWER, PROVISIONAL_TIMEOUT_MS, SessionDirectory, SessionHolder, SessionMessage,
+    EndRequest, NO_ANSWER, PROVISIONAL_TIMEOUT_MS, SessionDirectory, SessionMessage,
     SessionRegistration,
 };
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::tables::TableIx as _;
-
-/// The node that adopts the sessions of another one, or has adopted them.
-pub(super) struct Adopter {
-    name: Box<str>,
-    /// When this node has learned of it.
-    since_ms: u64,
-    /// Later adoptions have larger numbers.
-    number: u64,
-}
 
 impl SessionDirectory {
     /// A node begins to adopt the sessions of the node `of`; `None`: this one.

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::places::{SessionClaim, SessionClaimant, SessionHolder};
 use super::{
-    EndRequest, NO_ANSWER, SessionClaim, SessionClaimant, SessionDirectory, SessionHolder,
-    SessionMessage, SessionRegistration, SessionTakeover,
+    EndRequest, NO_ANSWER, SessionDirectory, SessionMessage, SessionRegistration, SessionTakeover,
 };
 use crate::core::shard_messages::{SessionClaimOutcome, ShardMessage};
 use crate::core::tables::TableIx as _;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{SessionClaim, SessionHolder};
+use super::places::{SessionClaim, SessionHolder};
 
 /// At most one claim of each node for a client id.
 #[derive(Default)]

@@ -11,11 +11,11 @@ use tempfile::TempDir;
 use super::{FaultSim, name};
 use crate::core::adoption::{AbandonScan, AdoptedSession, AdoptionBegin};
 use crate::core::inspection::{ScanStep, ShardScan as _};
-use crate::core::journal::ShardLink;
 use crate::core::node_link::{RestoredEntry, first_seqs};
 use crate::core::received_numbers::CopiedNumbers;
 use crate::core::records::{self, SessionRecord};
 use crate::core::recovery::{RecoveredCopy, read_copy};
+use crate::core::shard_link::ShardLink;
 use crate::core::succession::SessionHold;
 use crate::core::tests::sim::open_store;
 
