@@ -390,8 +390,8 @@ async fn a_backup_brings_everything_back() {
         "nothing was done"
     );
     let merged = request(server.address, "POST", path, fields, &backup.body).await;
-    // The user, the operator, and a row of the device registry.
-    assert_eq!(merged.json(), json!({"written": 3, "removed": 0}));
+    // The user, the operator, and a row each of the device registry and the index of alarms.
+    assert_eq!(merged.json(), json!({"written": 4, "removed": 0}));
     assert_eq!(get(server.address, "/api/v1/users/ada").await.status, 200);
     assert_eq!(get(server.address, "/api/v1/bans/b").await.status, 200);
     let replaced = request(
@@ -404,7 +404,7 @@ async fn a_backup_brings_everything_back() {
     .await;
     // The ban, and rows that the device registry has written since.
     let replaced = replaced.json();
-    assert_eq!(replaced["written"], 3, "{replaced}");
+    assert_eq!(replaced["written"], 4, "{replaced}");
     assert!(replaced["removed"].as_u64() >= Some(1), "{replaced}");
     assert_eq!(get(server.address, "/api/v1/bans/b").await.status, 404);
     let login = json!({"username": "ann", "password": "pencil case"});

@@ -47,6 +47,7 @@ pub(crate) async fn connect(settings: NatsSettings, name: &str) -> NatsFabric {
 pub(crate) fn member(name: &str, connections: u64) -> Member {
     Member {
         connections,
+        started_ms: 1,
         ..Member::new(node(name), 1, "1.0.0", 1..=1)
     }
 }
