@@ -210,7 +210,11 @@ fn sessions_of_a_node_that_stops_in_order_continue_at_its_standby() {
     publisher.publish_qos1(&topic, "after", 3);
     let (mut client, connack) = reconnect(&cluster.nodes[0], &durable(&id));
     assert!(connack.session_present);
-    assert_eq!(drain(&mut client), ["after"]);
+    // The node that has returned passes on what may be for its former sessions until the others have forgotten these, so that the
+    // message may arrive from both (MQTT 5.0, 4.3.2: at least once).
+    let mut received = drain(&mut client);
+    received.dedup();
+    assert_eq!(received, ["after"]);
 }
 
 /// Nobody waits for its return, as with a node that was stopped without a drain.
