@@ -17,6 +17,7 @@ use async_nats::{HeaderMap, header};
 use bytes::Bytes;
 use cluster::{ClusterError, ExpectedRevision, ObjectEntry, PutError};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::Mutex;
 use tracing::{info, warn};
 
@@ -76,13 +77,6 @@ pub(crate) struct Deletion {
     /// Somebody has removed the key. Otherwise it has expired, or was lost.
     pub(crate) is_requested: bool,
 }
-
-/// Answers of which only the success matters.
-#[derive(Deserialize)]
-struct Account {}
-
-#[derive(Deserialize)]
-struct DeleteAnswer {}
 
 #[derive(Deserialize)]
 struct PublishAnswer {
@@ -210,12 +204,12 @@ impl Bucket {
             return Ok(false);
         }
         // Fails without a leader of the servers.
-        let _: Account = self.connection.api("INFO".to_owned(), &()).await?;
+        let _: IgnoredAny = self.connection.api("INFO".to_owned(), &()).await?;
         // Whether there is an answer or not, the stream may be gone.
         self.forget_check().await;
         let delete = format!("STREAM.DELETE.{}", self.stream_name);
         let empty = serde_json::json!({});
-        let deletion = self.connection.api::<_, DeleteAnswer>(delete, &empty);
+        let deletion = self.connection.api::<_, IgnoredAny>(delete, &empty);
         match tokio::time::timeout(LEADER_TIMEOUT, deletion).await {
             // It is the leader of the stream that would answer.
             Err(_) | Ok(Ok(_)) => Ok(true),

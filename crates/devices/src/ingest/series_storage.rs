@@ -55,20 +55,10 @@ impl TelemetryStorage for Series {
         points: &[Point<'_>],
         rejected: &mut dyn FnMut(usize, StorageError),
     ) {
-        let row = |at: usize| {
-            let row = rows[at];
-            let (first, count) = (row.first as usize, row.count as usize);
-            (row.device, row.ts_ms, &points[first..first + count])
-        };
-        let mut all = Vec::new();
-        self.submit_row_refs(rows.len(), row, &mut |at, error| {
-            all.push((at, storage_error(&error)));
+        let row = |at: usize| row_parts(rows[at], points);
+        report_in_order(rejected, |rejected| {
+            self.submit_row_refs(rows.len(), row, rejected);
         });
-        // The store takes rows partition by partition.
-        all.sort_unstable_by_key(|(at, _)| *at);
-        for (at, error) in all {
-            rejected(at, error);
-        }
     }
 
     #[inline]
@@ -87,6 +77,25 @@ impl TelemetryStorage for Series {
 
     fn settle(&self, done: DurableCallback) {
         self.notify_when_durable(done);
+    }
+}
+
+/// A row of `points`, as the series take it.
+fn row_parts<'r, 'p>(row: StoredRow, points: &'r [Point<'p>]) -> (DeviceNo, i64, &'r [Point<'p>]) {
+    let (first, count) = (row.first as usize, row.count as usize);
+    (row.device, row.ts_ms, &points[first..first + count])
+}
+
+/// Reports the rows that `submit` rejects in their order; the store takes them partition by partition.
+fn report_in_order(
+    rejected: &mut dyn FnMut(usize, StorageError),
+    submit: impl FnOnce(&mut dyn FnMut(usize, SeriesError)),
+) {
+    let mut all = Vec::new();
+    submit(&mut |at, error| all.push((at, storage_error(&error))));
+    all.sort_unstable_by_key(|(at, _)| *at);
+    for (at, error) in all {
+        rejected(at, error);
     }
 }
 
@@ -129,21 +138,11 @@ impl TelemetryStorage for CopiedSeries {
         points: &[Point<'_>],
         rejected: &mut dyn FnMut(usize, StorageError),
     ) {
-        let row = |at: usize| {
-            let row = rows[at];
-            let (first, count) = (row.first as usize, row.count as usize);
-            (row.device, row.ts_ms, &points[first..first + count])
-        };
-        let mut all = Vec::new();
+        let row = |at: usize| row_parts(rows[at], points);
         let is_copied = |at: usize| rows[at].is_copied;
-        self.submit_row_refs(rows.len(), row, is_copied, &mut |at, error| {
-            all.push((at, storage_error(&error)));
+        report_in_order(rejected, |rejected| {
+            self.submit_row_refs(rows.len(), row, is_copied, rejected);
         });
-        // The store takes rows partition by partition.
-        all.sort_unstable_by_key(|(at, _)| *at);
-        for (at, error) in all {
-            rejected(at, error);
-        }
     }
 
     #[inline]

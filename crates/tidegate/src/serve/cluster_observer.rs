@@ -24,6 +24,7 @@ use super::node_rebalance::NodeRebalance;
 
 /// Received messages between nodes that wait for the router of the broker; no more are read above this size.
 const MAX_RECEIVED_BYTES: usize = 64 << 20;
+
 /// Passes what happens at other nodes to the broker, and requests of other nodes to those who answer them.
 pub(super) struct BrokerObserver {
     pub(super) inbox: PeerNodeInbox,

@@ -270,7 +270,7 @@ fn with_plan(mut nodes: Vec<RebalanceNode>) -> ClusterRebalance {
         Some("Nothing is to be done: the connections that a node has too many would stay, because their durable sessions are there.".to_owned())
     } else {
         Some(format!(
-            "Nothing is to be done: no node has more than the average of {average} connections by over 5 % and at least 5."
+            "Nothing is to be done: no node has over 5 %, and at least 5, more connections than the average of {average}."
         ))
     };
     ClusterRebalance {
