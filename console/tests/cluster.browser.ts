@@ -152,6 +152,8 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
+  // Requests that are under way must not fail the run.
+  await profile?.unrouteAll({ behavior: 'ignoreErrors' });
   await browser?.close();
   await node?.remove();
 });
