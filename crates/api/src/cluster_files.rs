@@ -12,8 +12,10 @@ use outbound::url_encoding::url_encode;
 use serde_json::Value;
 
 use crate::call::{ApiCall, mark_long_lived};
-use crate::node_calls::{self, NodeCall, ask_for_piece, node_of_file};
+use crate::cluster_calls::execute_at_node;
+use crate::node_calls::{NodeCall, ask_for_piece};
 use crate::node_files::FilePart;
+use crate::object_nodes::{named_node, node_of_file};
 use crate::problem_details::{ApiResult, ProblemDetails};
 use crate::query_parameters::NODE;
 use crate::state::ApiState;
@@ -104,7 +106,7 @@ pub(crate) fn other_named_node(call: &ApiCall) -> Result<Option<String>, Problem
     let named = call.query.text_value(NODE.name);
     match (named, call.app.program.cluster_backend()) {
         (Some(named), Some(cluster)) if !call.is_from_node() => {
-            let node = node_calls::named_node(cluster, named)?;
+            let node = named_node(cluster, named)?;
             Ok((node != cluster.node()).then_some(node))
         }
         _ => Ok(None),
@@ -114,7 +116,7 @@ pub(crate) fn other_named_node(call: &ApiCall) -> Result<Option<String>, Problem
 /// Passes a request on to another node.
 pub(crate) async fn pass_on(call: &ApiCall, node: &str) -> ApiResult {
     let request = NodeCall::new(&call.parts, &call.identity, call.client_ip);
-    let response = node_calls::execute_at_node(&call.app, node, &request).await?;
+    let response = execute_at_node(&call.app, node, &request).await?;
     with_content(&call.app, &call.parts.extensions, node, response)
 }
 
@@ -146,7 +148,7 @@ impl FileReader {
     /// # Errors
     /// If the node does not answer.
     pub(crate) async fn read(&self) -> Result<Option<Value>, ProblemDetails> {
-        let response = node_calls::execute_at_node(&self.app, &self.node, &self.request).await?;
+        let response = execute_at_node(&self.app, &self.node, &self.request).await?;
         if !response.status().is_success() {
             return Ok(None);
         }

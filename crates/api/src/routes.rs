@@ -20,11 +20,12 @@ use namespaces::NamespaceSelection;
 use crate::access::{self, LocalOperator};
 use crate::audit;
 use crate::call::{ApiCall, ApiCaller, SelectedNamespaces, SharedRequestPermit};
+use crate::cluster_calls::{self, CallOutcome};
 use crate::cluster_files;
 use crate::connection_tracker::ConnectionPermit;
 use crate::console_page;
 use crate::endpoint::{Endpoint, EndpointScope};
-use crate::node_calls::{self, CallOutcome, NodeCall};
+use crate::node_calls::NodeCall;
 use crate::objects::{self, ObjectBackend};
 use crate::origin_guard::{self, OriginGuard};
 use crate::peer_ip::PeerIp;
@@ -127,7 +128,7 @@ async fn dispatch(
         None => body,
         Some(place) => {
             let request = NodeCall::new(&parts, &who, from);
-            match node_calls::execute(&app, place, endpoint, &path, request, body).await? {
+            match cluster_calls::execute(&app, place, endpoint, &path, request, body).await? {
                 CallOutcome::NotExecuted(body) => body,
                 CallOutcome::Answered(response) => return Ok(hold_permit(response, share)),
                 CallOutcome::AnsweredBy(node, response) => {
