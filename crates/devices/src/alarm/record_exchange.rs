@@ -309,21 +309,17 @@ impl AlarmStore {
         }
         for id in ids {
             let mut state = self.lock();
-            let (Some(name), Some(row), Some(content)) = (
-                AlarmName::parse(&id),
-                sharing.versions.row(&id)?,
-                awaiting_content(sharing, &id)?,
-            ) else {
+            let Some(waiting) = awaiting_record(sharing, &id)? else {
                 continue;
             };
-            let Some(content) = AlarmContent::decode(name, &content) else {
+            let Some(content) = waiting.content else {
                 continue;
             };
             let incoming = IncomingAlarm {
-                name,
+                name: waiting.name,
                 content,
-                version: Some(row.version),
-                latest: row.version,
+                version: Some(waiting.version),
+                latest: waiting.version,
             };
             if !matches!(self.place_of(&incoming, context)?, RecordPlace::Awaiting) {
                 applied.extend(self.store_incoming(&mut state, incoming, context)?);
@@ -339,16 +335,13 @@ impl AlarmStore {
         };
         for id in awaiting_ids(sharing, Some(device.id.as_str()))? {
             let mut state = self.lock();
-            let (Some(name), Some(row), Some(content)) = (
-                AlarmName::parse(&id),
-                sharing.versions.row(&id)?,
-                awaiting_content(sharing, &id)?,
-            ) else {
+            let Some(waiting) = awaiting_record(sharing, &id)? else {
                 continue;
             };
-            let content = AlarmContent::decode(name, &content);
+            let content = waiting.content;
             if content.is_none_or(|content| content.created_ms <= device.created_ms) {
-                self.remove_record(&mut state, name, removal_after(row.version))?;
+                let removal = removal_after(waiting.version);
+                self.remove_record(&mut state, waiting.name, removal)?;
             }
         }
         Ok(())
@@ -403,6 +396,32 @@ fn awaiting_ids(sharing: &AlarmSharing, device: Option<&str>) -> Result<Vec<Stri
         true
     })?;
     Ok(ids)
+}
+
+/// A record that waits for its device.
+struct AwaitingRecord<'a> {
+    name: AlarmName<'a>,
+    version: RecordVersion,
+    /// `None`: this version cannot read it.
+    content: Option<AlarmContent>,
+}
+
+fn awaiting_record<'a>(
+    sharing: &AlarmSharing,
+    id: &'a str,
+) -> Result<Option<AwaitingRecord<'a>>, StoreError> {
+    let (Some(name), Some(row), Some(content)) = (
+        AlarmName::parse(id),
+        sharing.versions.row(id)?,
+        awaiting_content(sharing, id)?,
+    ) else {
+        return Ok(None);
+    };
+    Ok(Some(AwaitingRecord {
+        name,
+        version: row.version,
+        content: AlarmContent::decode(name, &content),
+    }))
 }
 
 /// The content of a record that waits.

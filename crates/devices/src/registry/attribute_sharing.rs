@@ -20,7 +20,7 @@ use series::DeviceNo;
 use store::{Durability, TableBatch};
 
 use super::attribute_scope::AttributeScope;
-use super::changes::DeviceTransaction;
+use super::device_transaction::DeviceTransaction;
 use super::keys::{DeviceName, attribute_row, split_attribute_row};
 use super::observers::AttributeChange;
 use super::shared_versions::{SharedVersions, VersionTransaction, decode_awaiting};

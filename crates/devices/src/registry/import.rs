@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::Durability;
 
-use super::changes::{NewDevice, PreparedDevice, WritePrecondition};
+use super::new_device::{NewDevice, PreparedDevice, WritePrecondition};
 use super::{Registry, RegistryError};
 use crate::credential::NewCredential;
 use crate::device::Device;

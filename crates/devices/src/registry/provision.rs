@@ -2,8 +2,8 @@
 
 use series::DeviceNo;
 
-use super::changes::{NewDevice, WritePrecondition};
 use super::keys::DeviceName;
+use super::new_device::{NewDevice, WritePrecondition};
 use super::{Registry, RegistryError};
 use crate::credential::{IssuedCredential, NewCredential};
 use crate::device::{Device, DeviceClaim};

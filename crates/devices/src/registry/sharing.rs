@@ -19,7 +19,7 @@ use series::DeviceNo;
 use store::Durability;
 
 use super::attribute_sharing::SharedAttributes;
-use super::changes::DeviceTransaction;
+use super::device_transaction::DeviceTransaction;
 use super::keys::{DeviceName, no_at_end, reserved_row};
 use super::observers::DeviceChange;
 use super::shared_versions::{SharedVersions, VersionRow, decode_awaiting};
