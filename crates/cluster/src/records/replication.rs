@@ -50,6 +50,12 @@ impl RecordReplication {
         })
     }
 
+    /// The first byte of its messages.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        self.kind
+    }
+
     /// Exchanges records from now on, until [`stop`](Self::stop). To be called once.
     ///
     /// # Errors

@@ -8,9 +8,8 @@ use broker::{
 };
 use bytes::Bytes;
 use cluster::{
-    ALARM_RECORDS_KIND, ATTRIBUTE_RECORDS_KIND, ClusterNode, DEVICE_RECORDS_KIND, DownReason,
-    FIRMWARE_RECORDS_KIND, FIRST_REQUEST_KIND, NodeLoad, NodeName, NodeRequests, PeerNodeId,
-    PeerNodeObserver, RecordReplication,
+    ClusterNode, DownReason, FIRST_REQUEST_KIND, NodeLoad, NodeName, NodeRequests, PeerNodeId,
+    PeerNodeObserver,
 };
 use devices::platform::Reporter;
 use standby::{SESSION_COPY_KIND, SessionCopies};
@@ -21,6 +20,7 @@ use super::cluster_commands::ClusterCommands;
 use super::cluster_drain::NodeDrain;
 use super::cluster_firmware::ClusterFirmware;
 use super::node_rebalance::NodeRebalance;
+use super::replicated_records::ReplicatedRecords;
 
 /// Received messages between nodes that wait for the router of the broker; no more are read above this size.
 const MAX_RECEIVED_BYTES: usize = 64 << 20;
@@ -29,10 +29,7 @@ const MAX_RECEIVED_BYTES: usize = 64 << 20;
 pub(super) struct BrokerObserver {
     pub(super) inbox: PeerNodeInbox,
     pub(super) requests: Arc<NodeRequests>,
-    pub(super) devices: Arc<RecordReplication>,
-    pub(super) attributes: Arc<RecordReplication>,
-    pub(super) firmware: Arc<RecordReplication>,
-    pub(super) alarms: Arc<RecordReplication>,
+    pub(super) records: ReplicatedRecords,
     pub(super) session_copies: SessionCopies,
     pub(super) drain: Arc<NodeDrain>,
     pub(super) rebalance: Arc<NodeRebalance>,
@@ -41,7 +38,7 @@ pub(super) struct BrokerObserver {
     pub(super) api: OnceLock<Arc<dyn NodeCallHandler>>,
     pub(super) commands: OnceLock<Arc<ClusterCommands>>,
     pub(super) images: OnceLock<Arc<ClusterFirmware>>,
-    pub(super) places: OnceLock<Arc<ClusterAlarms>>,
+    pub(super) device_places: OnceLock<Arc<ClusterAlarms>>,
     pub(super) telemetry_copies: OnceLock<TelemetryCopies>,
 }
 
@@ -62,33 +59,27 @@ impl PeerNodeObserver for BrokerObserver {
         self.inbox
             .peer_up(connection(peer), node.as_str(), protocol);
         self.requests.peer_up(peer, node);
-        self.devices.peer_up(peer);
-        self.attributes.peer_up(peer);
-        self.firmware.peer_up(peer);
-        self.alarms.peer_up(peer);
+        self.records.peer_up(peer);
         self.session_copies.peer_up(peer, node);
     }
 
     fn peer_down(&self, peer: PeerNodeId, reason: DownReason) {
         self.inbox.peer_down(index_of(peer), loss_of(reason));
         self.requests.peer_down(peer);
-        self.devices.peer_down(peer);
-        self.attributes.peer_down(peer);
-        self.firmware.peer_down(peer);
-        self.alarms.peer_down(peer);
+        self.records.peer_down(peer);
         self.session_copies.peer_down(peer, reason);
     }
 
     fn message(&self, peer: PeerNodeId, message: Bytes) {
         let kind = message.first().copied().unwrap_or_default();
         match kind {
-            DEVICE_RECORDS_KIND => self.devices.receive(peer, message),
-            ATTRIBUTE_RECORDS_KIND => self.attributes.receive(peer, message),
-            FIRMWARE_RECORDS_KIND => self.firmware.receive(peer, message),
-            ALARM_RECORDS_KIND => self.alarms.receive(peer, message),
+            ..FIRST_REQUEST_KIND => self.inbox.message(index_of(peer), message),
             SESSION_COPY_KIND => self.session_copies.receive(peer, message),
-            FIRST_REQUEST_KIND.. => self.requests.receive(peer, &message),
-            _ => self.inbox.message(index_of(peer), message),
+            kind => {
+                if let Some(message) = self.records.receive(kind, peer, message) {
+                    self.requests.receive(peer, &message);
+                }
+            }
         }
     }
 

@@ -130,7 +130,7 @@ impl RequestHandler for BrokerRequests {
             ALARM_PLACES => {
                 let observer = self.observer.upgrade()?;
                 Some(Box::pin(async move {
-                    let places = observer.places.get().cloned();
+                    let places = observer.device_places.get().cloned();
                     let places = places.ok_or("it is starting")?;
                     drop(observer);
                     places.answer(body).await

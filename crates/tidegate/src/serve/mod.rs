@@ -62,6 +62,7 @@ mod relay_devices;
 mod relay_endpoints;
 mod relay_events;
 mod relay_requests;
+mod replicated_records;
 mod settings_service;
 mod signals;
 mod sink_metrics;

@@ -11,9 +11,8 @@ use anyhow::Context as _;
 use broker::{BrokerHandle, ClusterAttachment, NODE_PROTOCOL, OLDEST_NODE_PROTOCOL, PeerNodeInbox};
 use bytes::Bytes;
 use cluster::{
-    ALARM_RECORDS_KIND, ATTRIBUTE_RECORDS_KIND, ClusterLease, ClusterNode, DEVICE_RECORDS_KIND,
-    FIRMWARE_RECORDS_KIND, Member, MembershipConfig, NodeLinks as _, NodeName, NodeRequests,
-    PeerNodeId, RecordReplication, ReplicatedObjects, RequestLimits, SendMessage,
+    ClusterLease, ClusterNode, Member, MembershipConfig, NodeLinks as _, NodeName, NodeRequests,
+    PeerNodeId, ReplicatedObjects, RequestLimits, SendMessage,
 };
 use cluster_nats::{ManagedNats, NatsFabric, NatsServerMonitor, NatsSettings, NatsState};
 use devices::alarm::Alarms;
@@ -45,6 +44,7 @@ use super::cluster_requests::{
 use super::cluster_standby::BrokerSessions;
 use super::cluster_telemetry_copy::{RegisteredDevices, RequestPeers, copy_config};
 use super::node_rebalance::NodeRebalance;
+use super::replicated_records::ReplicatedRecords;
 use crate::config::{ClusterServers, ClusterSettings, Config, IngestSettings, StandbyUse};
 use crate::managed_server::{copies_directory, server_directory, start_server};
 
@@ -149,10 +149,7 @@ impl NodeCluster {
         let observer = Arc::new(BrokerObserver {
             inbox: PeerNodeInbox::default(),
             requests: NodeRequests::new(RequestLimits::default()),
-            devices: RecordReplication::new(DEVICE_RECORDS_KIND),
-            attributes: RecordReplication::new(ATTRIBUTE_RECORDS_KIND),
-            firmware: RecordReplication::new(FIRMWARE_RECORDS_KIND),
-            alarms: RecordReplication::new(ALARM_RECORDS_KIND),
+            records: ReplicatedRecords::new(),
             session_copies: SessionCopies::default(),
             drain: drain.clone(),
             rebalance: rebalance.clone(),
@@ -161,7 +158,7 @@ impl NodeCluster {
             api: OnceLock::new(),
             commands: OnceLock::new(),
             images: OnceLock::new(),
-            places: OnceLock::new(),
+            device_places: OnceLock::new(),
             telemetry_copies: OnceLock::new(),
         });
         let mut membership = MembershipConfig {
@@ -227,14 +224,14 @@ impl NodeCluster {
         let changes = registry
             .share(&self.shared.settings.node)
             .context("cannot read the versions of the devices")?;
-        let observer = &self.shared.observer;
+        let records = &self.shared.observer.records;
         let devices = Arc::new(registry.clone());
         let attributes = Arc::new(changes.shared_attributes);
         let threads = [
-            observer
+            records
                 .devices
                 .start(devices, changes.devices, self.send_message()),
-            observer
+            records
                 .attributes
                 .start(attributes, changes.attributes, self.send_message()),
         ];
@@ -265,7 +262,8 @@ impl NodeCluster {
             )
             .context("cannot read the firmware of the devices")?;
         let records = Arc::new(shared.records);
-        let thread = (observer.firmware).start(records, shared.changes, self.send_message());
+        let thread =
+            (observer.records.firmware).start(records, shared.changes, self.send_message());
         let thread = thread.context("cannot start a thread that exchanges firmware")?;
         self.record_threads().push(thread);
         if let Some(runtime) = &*self.runtime() {
@@ -298,7 +296,7 @@ impl NodeCluster {
             .share(&self.shared.settings.node)
             .context("cannot read the alarms of the devices")?;
         let records = Arc::new(shared.records);
-        let thread = (observer.alarms).start(records, shared.changes, self.send_message());
+        let thread = (observer.records.alarms).start(records, shared.changes, self.send_message());
         let thread = thread.context("cannot start a thread that exchanges alarms")?;
         self.record_threads().push(thread);
         if let Some(runtime) = &*self.runtime() {
@@ -311,7 +309,7 @@ impl NodeCluster {
             });
             alarms.set_places(Arc::new(SharedClusterAlarms(places.clone())));
             // Set once.
-            let _ = observer.places.set(places);
+            let _ = observer.device_places.set(places);
         }
         Ok(())
     }
@@ -560,10 +558,7 @@ impl NodeCluster {
         }
         runtime.shutdown_background();
         // They use the store.
-        self.shared.observer.devices.stop();
-        self.shared.observer.attributes.stop();
-        self.shared.observer.firmware.stop();
-        self.shared.observer.alarms.stop();
+        self.shared.observer.records.stop();
         let threads = std::mem::take(&mut *self.record_threads());
         let stopped = run_blocking("stopping the exchange of devices", move || {
             let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
