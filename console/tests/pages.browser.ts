@@ -3,13 +3,12 @@
 import type { ChildProcess } from 'node:child_process';
 import type { Browser, BrowserContext, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { launch, loggedIn, open, PageProblems, settled } from './support/browser';
-import { accessibilityProblems, expectNone, overflowing, saveScreenshot } from './support/checks';
+import { changeTheme, launch, loggedIn, open, PageProblems, settled } from './support/browser';
+import { accessibilityProblems, contrastProblems, expectNone, overflowing, saveScreenshot } from './support/checks';
 import { fill } from './support/content';
 import { TestNode } from './support/node';
 import { detailPatterns, firstLink, navigationPaths } from './support/routes';
 
-const themes = ['light', 'dark'] as const;
 const widths = [1280, 390] as const;
 const height = 900;
 
@@ -68,40 +67,37 @@ async function withPage(run: (page: Page) => Promise<void>): Promise<void> {
   }
 }
 
+/** What axe finds in the light and then in the dark theme, in which the colours are all that differs. */
+async function problemsInThemes(page: Page, path: string): Promise<string[]> {
+  await saveScreenshot(page, path, `light-${widths[0]}`);
+  const found = await accessibilityProblems(page);
+  await changeTheme(page, 'dark');
+  await saveScreenshot(page, path, `dark-${widths[0]}`);
+  return [...found, ...(await contrastProblems(page)).map((problem) => `dark: ${problem}`)];
+}
+
 describe.each([...navigationPaths, ...detailPatterns])('pages: %s', (path) => {
-  test('opens without errors', ({ skip }) =>
+  test('has no errors, no findings of axe in both themes, and no horizontal overflow', ({ skip }) =>
     withPage(async (page) => {
       const problems = new PageProblems(page);
-      if ((await openAny(page, path)) === null) skip('nothing leads to it');
-      expectNone(problems.found);
+      const opened = await openAny(page, path);
+      if (opened === null) skip('nothing leads to it');
+      const found = await overflowing(page);
+      found.push(...(await problemsInThemes(page, path)));
+      await changeTheme(page, 'light');
+      await page.setViewportSize({ width: widths[1], height });
+      // As on a phone, which does not get narrow afterwards.
+      await page.reload();
+      await settled(page);
+      await saveScreenshot(page, path, `light-${widths[1]}`);
+      found.push(...(await overflowing(page)).map((problem) => `${widths[1]} pixels: ${problem}`));
+      expectNone([...problems.found, ...found]);
     }));
-
-  test.for(themes)('has no findings of axe in the %s theme', (theme, { skip }) =>
-    withPage(async (page) => {
-      await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
-      if ((await openAny(page, path)) === null) skip('nothing leads to it');
-      await saveScreenshot(page, path, `${theme}-${widths[0]}`);
-      expectNone(await accessibilityProblems(page));
-    }),
-  );
-
-  test.for(widths)('has no horizontal overflow at %i pixels', (width, { skip }) =>
-    withPage(async (page) => {
-      await page.setViewportSize({ width, height });
-      if ((await openAny(page, path)) === null) skip('nothing leads to it');
-      if (width !== widths[0]) await saveScreenshot(page, path, `light-${width}`);
-      expectNone(await overflowing(page));
-    }),
-  );
 });
 
 describe.each(navigationPaths)('pages: the tabs of %s', (path) => {
-  test.for(themes)('have no findings of axe in the %s theme, and no horizontal overflow', (theme) =>
+  test('have no findings of axe in both themes, and no horizontal overflow', () =>
     withPage(async (page) => {
-      await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
-      // The narrow width with one theme is enough for what is too wide.
-      const width = theme === 'dark' ? widths[1] : widths[0];
-      await page.setViewportSize({ width, height });
       await page.goto(path);
       await settled(page);
       const tabs = page.locator('main').getByRole('tab');
@@ -110,13 +106,17 @@ describe.each(navigationPaths)('pages: the tabs of %s', (path) => {
         const name = await tabs.nth(index).innerText();
         await tabs.nth(index).click();
         await settled(page);
-        await saveScreenshot(page, `${path}:${name}`, `${theme}-${width}`);
-        const found = [...(await accessibilityProblems(page)), ...(await overflowing(page))];
+        const found = await problemsInThemes(page, `${path}:${name}`);
+        await page.setViewportSize({ width: widths[1], height });
+        await settled(page);
+        await saveScreenshot(page, `${path}:${name}`, `dark-${widths[1]}`);
+        found.push(...(await overflowing(page)));
         problems.push(...found.map((problem) => `${name}: ${problem}`));
+        await page.setViewportSize({ width: widths[0], height });
+        await changeTheme(page, 'light');
       }
       expectNone(problems);
-    }),
-  );
+    }));
 });
 
 test('pages: the language of the browser is used', async () => {
@@ -135,17 +135,15 @@ const overlays: [string, string, string][] = [
 ];
 
 describe.each(overlays)('pages: the form %s', (_, path, button) => {
-  test.for(themes)('has no findings of axe in the %s theme', (theme) =>
+  test('has no findings of axe in both themes', () =>
     withPage(async (page) => {
-      await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
       await page.goto(path);
       await settled(page);
       await page.getByRole('button', { name: button }).first().click();
       await page.getByRole('dialog').waitFor();
       await settled(page);
-      expectNone(await accessibilityProblems(page));
-    }),
-  );
+      expectNone(await problemsInThemes(page, `${path}:${button}`));
+    }));
 });
 
 test('pages: an alarm is commented', () =>

@@ -21,10 +21,15 @@ pub(crate) fn steps(report: &mut Report) {
         run_step(cargo().args(["fmt", "--all", "--check"]))
     });
     report.run_step("cargo clippy", || {
-        let mut command = cargo();
-        command.args(["clippy", "--quiet", "--workspace", "--all-targets"]);
+        // The tests are built with debug assertions.
+        let mut command = profiles::cargo_like_release("clippy");
+        command.args(["--workspace", "--all-targets"]);
         command.args(crate::RELEASED_FEATURES);
         run_step(command.args(["--", "-D", "warnings"]))
+    });
+    report.run_step("the program alone compiles", || {
+        // As `cargo run` compiles it: with the features that it names itself. Tests of the workspace add others to its libraries.
+        run_step(&mut profiles::cargo_like_release("check"))
     });
     report.run_step("cargo doc", || {
         // Not the program: its documentation comments are help texts, which are no Markdown. With the examples, cargo

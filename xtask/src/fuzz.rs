@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use crate::process::{self, cargo, run_step, succeeds};
+use crate::process::{self, run_step, succeeds};
+use crate::profiles::cargo_like_release;
 use crate::report::StepOutcome;
 use crate::{TaskError, parse_number_option, reject_extra_arguments};
 
@@ -55,14 +56,8 @@ fn run_target(target: &str, seconds: u64) -> Result<(), TaskError> {
 /// Whether the targets still fit the crates they fuzz. The stable compiler can tell, and needs no libFuzzer for it. It
 /// shares what clippy has checked of the dependencies, because `fuzz/Cargo.toml` has the profile of the workspace.
 pub(crate) fn check() -> StepOutcome {
-    let mut command = cargo();
-    command.args([
-        "check",
-        "--quiet",
-        "--locked",
-        "--manifest-path",
-        "fuzz/Cargo.toml",
-    ]);
+    let mut command = cargo_like_release("check");
+    command.args(["--locked", "--manifest-path", "fuzz/Cargo.toml"]);
     command.arg("--target-dir").arg(crate::target_dir());
     run_step(command.env("CUSTOM_LIBFUZZER_PATH", "/nowhere/libFuzzer.a"))
 }

@@ -17,8 +17,8 @@ use crate::tools::Environment;
 /// test.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// How many programs run at a time. Each runs as many tests at a time as there are cores.
-const LANES: usize = 2;
+/// How many programs run at a time. Each runs as many tests at a time as there are cores, unless [`LONGEST`] says otherwise.
+const LANES: usize = 3;
 
 /// So many failed tests of a run are repeated, each alone: more than these are no accident of timing. Of 3,700 tests, five were late
 /// on a shared machine that had a third of its usual speed.
@@ -29,12 +29,14 @@ const MOST_REPEATED_PROGRAMS: usize = 1;
 /// long run, as in many CI systems, sees how a test failed that passed later.
 const MOST_LINES_AGAIN: usize = 60;
 
-/// Programs that take minutes, the longest first: they start first, so that none of them runs alone at the end.
-const LONGEST: [&str; 4] = [
-    "crates/tidegate/tests/wire/main.rs",
-    "crates/tidegate/tests/console/main.rs",
-    "crates/connect/tests/connectors/main.rs",
-    "crates/devices/src/lib.rs",
+/// Programs that take minutes, the longest first, and how many tests they run at a time if not as many as there are cores. They
+/// start first, so that none of them runs alone at the end.
+const LONGEST: [(&str, Option<usize>); 4] = [
+    // Its tests wait for nodes, servers and protocol time most of the time.
+    ("crates/tidegate/tests/wire/main.rs", Some(4)),
+    ("crates/tidegate/tests/console/main.rs", None),
+    ("crates/connect/tests/connectors/main.rs", None),
+    ("crates/devices/src/lib.rs", None),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +69,9 @@ pub(crate) fn build() -> Result<Vec<TestProgram>, TaskError> {
         return Err(format!("the build of the tests ended with {status}"));
     }
     programs.sort_by_key(|program| {
-        let place = LONGEST.iter().position(|title| *title == program.title);
+        let place = LONGEST
+            .iter()
+            .position(|(title, _)| *title == program.title);
         (place.unwrap_or(LONGEST.len()), program.title.clone())
     });
     Ok(programs)
@@ -213,6 +217,10 @@ impl TestProgram {
         command.env("CARGO", cargo().get_program());
         command.env("CARGO_MANIFEST_DIR", &self.package_dir);
         command.env("CARGO_PKG_NAME", &self.package_name);
+        let of_program = LONGEST.iter().find(|(title, _)| *title == self.title);
+        if let Some((_, Some(threads))) = of_program {
+            command.env("RUST_TEST_THREADS", threads.to_string());
+        }
         for (name, value) in environment {
             command.env(name, value);
         }

@@ -3,7 +3,7 @@
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import type { AxeResults } from 'axe-core';
+import type { AxeResults, RunOptions } from 'axe-core';
 import type { Page } from 'playwright-core';
 import { expect } from 'vitest';
 
@@ -19,10 +19,21 @@ export async function saveScreenshot(page: Page, path: string, kind: string): Pr
 }
 
 /** What axe finds, a line for each element. */
-export async function accessibilityProblems(page: Page): Promise<string[]> {
+export function accessibilityProblems(page: Page): Promise<string[]> {
+  return runAxe(page, {});
+}
+
+/** What axe finds about colours, which is all that a theme changes. */
+export function contrastProblems(page: Page): Promise<string[]> {
+  return runAxe(page, { runOnly: ['color-contrast'] });
+}
+
+async function runAxe(page: Page, options: RunOptions): Promise<string[]> {
   await page.evaluate(axeSource);
-  const results = await page.evaluate(() =>
-    (globalThis as unknown as { axe: { run: () => Promise<AxeResults> } }).axe.run(),
+  const results = await page.evaluate(
+    (options) =>
+      (globalThis as unknown as { axe: { run: (options: RunOptions) => Promise<AxeResults> } }).axe.run(options),
+    options,
   );
   return results.violations.flatMap((violation) =>
     violation.nodes.map((element) => `${violation.id}: ${element.html}\n    ${element.failureSummary ?? ''}`),
