@@ -27,6 +27,7 @@ mod exclusive_claims;
 pub(crate) mod exclusive_directory;
 mod filter_key;
 pub(crate) mod handover;
+mod hash_state;
 pub(crate) mod inspection;
 mod interest_snapshot;
 pub(crate) mod journal;

@@ -5,7 +5,7 @@ mod decisions;
 mod places;
 mod waiting_claims;
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
