@@ -6,6 +6,7 @@
 
 pub(crate) mod ack_watchers;
 pub(crate) mod acknowledgements;
+pub(crate) mod adopted_from;
 pub(crate) mod adoption;
 pub(crate) mod announcements;
 pub(crate) mod authentication;

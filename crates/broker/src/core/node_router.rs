@@ -589,8 +589,11 @@ impl NodeRouter {
                     client_id,
                     since_ms,
                     is_provisional,
-                    is_adopted,
-                } => (self.sessions).add_session(&client_id, since_ms, is_provisional, is_adopted),
+                    adopted_from,
+                } => {
+                    let sessions = &mut self.sessions;
+                    sessions.add_session(&client_id, since_ms, is_provisional, adopted_from);
+                }
                 ShardMessage::StoreRejects(rejects) => self.set_store_rejects(from, rejects),
                 ShardMessage::SessionsRestored => {
                     self.restored_shards |= 1 << from;

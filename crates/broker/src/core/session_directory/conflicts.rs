@@ -60,10 +60,13 @@ impl SessionDirectory {
         session: &SessionRegistration,
         other: &SessionRegistration,
     ) -> Option<u64> {
-        let adopter = self.adopters.get(self.holder_name(other.holder)?)?;
+        let of = self.holder_name(other.holder)?;
+        let adopter = self.adopters.get(of)?;
         let is_from_before =
             |of: &SessionRegistration| of.is_provisional && of.since_ms <= adopter.since_ms;
-        let is_adopted = session.is_adopted
+        // A node that has lost another one for a moment may say that it adopts the sessions of its own adopter, and have adopted the
+        // session from a third node.
+        let is_adopted = (session.adopted_from).is_some_and(|from| from.may_be(of))
             && self.holder_name(session.holder) == Some(&*adopter.name)
             && is_from_before(session)
             && is_from_before(other);

@@ -1,5 +1,6 @@
 //! Tests of the core without sockets: shards in memory, messages between them delivered when the test says so.
 
+mod adopted_sessions;
 mod bounds;
 mod client_disconnects;
 mod cluster_faults;
