@@ -83,10 +83,8 @@ impl Shard {
             return;
         }
         let at = self.insert_restored(id, &record, stored.queue.as_ref());
-        let began_ms = match record.connected || record.provisional {
-            true => record.created_ms,
-            false => record.disconnected_ms,
-        };
+        // Not since its client has left: a node may notice that long after the client has begun another session elsewhere.
+        let began_ms = record.created_ms;
         let adopted_from = adopted.map(|(from, _)| from);
         let since_ms = match adopted {
             // It gives way to an earlier session of its client for some time after it began, wherever it is then. The clock of the other

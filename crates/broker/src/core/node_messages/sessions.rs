@@ -16,7 +16,7 @@ const SESSION_TAKEN_OVER: u8 = 6;
 const SESSION_REGISTERED: u8 = 7;
 const SESSIONS_RESTORING: u8 = 8;
 
-/// Flags of a registration. To nodes that do not know the second one, any flag is the first one.
+/// Flags of a registration.
 const REGISTER_PROVISIONAL: u8 = 1;
 const REGISTER_ADOPTED: u8 = 1 << 1;
 /// The number of flags, behind which is the node that the session was adopted from.
@@ -60,13 +60,11 @@ fn encode_session_message(message: &SessionMessage, out: &mut BytesMut) {
             adopted_from,
             client_id,
         } => {
-            let flag = match (*is_provisional, *adopted_from) {
-                // Whether it was adopted does not matter then.
-                (false, _) => 0,
-                (true, None) => REGISTER_PROVISIONAL,
-                (true, Some(from)) => {
-                    REGISTER_PROVISIONAL | REGISTER_ADOPTED | from.bits() << REGISTER_FLAGS
-                }
+            let adopted =
+                adopted_from.map_or(0, |from| REGISTER_ADOPTED | from.bits() << REGISTER_FLAGS);
+            let flag = match is_provisional {
+                true => adopted | REGISTER_PROVISIONAL,
+                false => adopted,
             };
             (SESSION_REGISTER, flag, *age_ms, &**client_id)
         }

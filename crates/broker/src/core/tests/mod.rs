@@ -1,6 +1,5 @@
 //! Tests of the core without sockets: shards in memory, messages between them delivered when the test says so.
 
-mod adopted_sessions;
 mod bounds;
 mod client_disconnects;
 mod cluster_faults;
@@ -27,6 +26,7 @@ mod relay_backlog;
 mod remote_filter_figures;
 mod remote_interest;
 mod scaling;
+mod session_conflicts;
 mod shards;
 mod sim;
 mod successions;

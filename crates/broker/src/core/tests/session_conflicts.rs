@@ -1,4 +1,4 @@
-//! Which session stays if one of them was adopted from another node.
+//! Which session stays if two nodes have one of the same client.
 
 use mqtt::{Packet, QoS, ReasonCode};
 
@@ -84,6 +84,49 @@ fn a_session_that_was_adopted_twice_stays_at_the_last_node() {
         cluster.nodes[0].adopt_all(&name(1), &dir);
         cluster.settle();
         cluster.join(0, 1);
+        cluster.settle();
+        let has = [0, 1].map(|node| cluster.nodes[node].has_session(&id));
+        assert_eq!(has, [true, false], "{id}");
+    }
+}
+
+/// The earlier node has noticed late that the client was gone, and has started again since.
+#[test]
+fn the_session_that_began_later_stays_whenever_the_client_has_left_the_other_one() {
+    for n in 0..10 {
+        let id = format!("client-{n}");
+        let mut cluster = ClusterSim::new(2, 2, 1600 + n, true);
+        cluster.separate(0, 1);
+        cluster.pass(61_000);
+        cluster.connect(0, 0, &id, false);
+        cluster.pass(1000);
+        cluster.nodes[1].restore_session(&id);
+        cluster.join(0, 1);
+        cluster.settle();
+        let has = [0, 1].map(|node| cluster.nodes[node].has_session(&id));
+        assert_eq!(has, [true, false], "{id}");
+    }
+}
+
+/// The registration of the failed node was on its way for some time, so that the session seems to have begun after the adoption. The
+/// client wanted it, so that it does not give way to earlier ones.
+#[test]
+fn an_adopted_session_stays_although_that_of_the_failed_node_is_registered_late() {
+    for n in 0..10 {
+        let id = format!("client-{n}");
+        let mut cluster = ClusterSim::new(2, 2, 1700 + n, true);
+        cluster.nodes[0].with_router(|router| router.set_standby_for(&name(1), true));
+        cluster.pass(61_000);
+        let mut client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].subscribe(&mut client, "q", QoS::AtLeastOnce);
+        cluster.settle();
+        cluster.lose(0, 1, PeerLoss::Reconnecting);
+        cluster.nodes[0].adopt_session(0, &name(1), &id, "q");
+        cluster.settle();
+        cluster.lose(1, 0, PeerLoss::Reconnecting);
+        cluster.join(0, 1);
+        cluster.collect();
+        cluster.nodes[0].pass(300);
         cluster.settle();
         let has = [0, 1].map(|node| cluster.nodes[node].has_session(&id));
         assert_eq!(has, [true, false], "{id}");
