@@ -3,7 +3,7 @@
 use super::tables::SessionIx;
 use std::collections::HashMap;
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 
 /// Messages watched at once on one shard; the acknowledgements of further messages are not reported.
 const MAX_WATCHED: usize = 65_536;

@@ -8,6 +8,7 @@ use hashbrown::HashSet;
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::{QueueEntry, QueueSummary, StateKind};
 
+use super::adopted_from::AdoptedFrom;
 use super::connection::CloseReason;
 use super::cross_shard_batch::MessageId;
 use super::directory::SessionClaim;
@@ -216,7 +217,7 @@ impl Shard {
                 subscriptions: session.subscriptions,
                 queue: (number != 0).then_some(session.queue),
             },
-            Some(since_ms),
+            Some((AdoptedFrom::node(from), since_ms)),
         );
         true
     }

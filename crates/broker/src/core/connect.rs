@@ -300,7 +300,7 @@ impl Shard {
             existing => {
                 if session_grant.is_none() {
                     // Before the end of the earlier session, so that no other node gets it in between.
-                    self.announce_session(&id, self.now_ms(), false, false);
+                    self.announce_session(&id, self.now_ms(), false, None);
                 }
                 if let Some(session) = existing {
                     self.end_session(session);

@@ -2,7 +2,7 @@
 //! session of a client id and, outside a cluster, which client holds an exclusive topic. It counts connections, sessions
 //! and delayed messages.
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -105,10 +105,14 @@ impl Shard {
     }
 
     /// Whether a SUBSCRIBE of this connection waits for answers.
-    pub(super) fn has_pending_exclusives(&self, at: ConnectionIx) -> bool {
-        self.pending_exclusives.iter().any(|pending| {
-            matches!(pending.continuation, ExclusiveContinuation::Packet { connection, .. } if connection == at)
-        })
+    pub(super) fn has_pending_exclusives(&self, at: ConnectionIx, of_serial: u32) -> bool {
+        let is_of_connection = |pending: &PendingExclusives<Self>| match pending.continuation {
+            ExclusiveContinuation::Packet {
+                connection, serial, ..
+            } => (connection, serial) == (at, of_serial),
+            ExclusiveContinuation::Request(_) => false,
+        };
+        self.pending_exclusives.iter().any(is_of_connection)
     }
 
     pub(super) fn handle_exclusive_claimed(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::HashMap;
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -9,8 +9,10 @@
 //! the hash has to be one for which nobody can construct collisions without the key. The hashes of hash tables, such as
 //! foldhash, do not claim that.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::OnceLock;
+
+use super::hash_state::ProcessState;
 
 /// Levels that a filter with a shape has at most, without a final `#`.
 const MAX_LEVELS: usize = u64::BITS as usize;
@@ -21,9 +23,9 @@ const CHECK: u8 = 0xff;
 const SHAPE: u8 = 0xfe;
 const NO_SHAPE: u8 = 0xfd;
 
-fn hash_key() -> &'static RandomState {
-    static KEY: OnceLock<RandomState> = OnceLock::new();
-    KEY.get_or_init(RandomState::new)
+fn hash_key() -> &'static ProcessState {
+    static KEY: OnceLock<ProcessState> = OnceLock::new();
+    KEY.get_or_init(ProcessState::default)
 }
 
 /// The ends of the first levels of a topic name or filter.

@@ -1,6 +1,6 @@
 //! What a node of the cluster announces after it has returned.
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::hash_table::Entry;
 use hashbrown::{HashMap, HashTable};
 

@@ -13,7 +13,7 @@ mod links;
 
 use std::collections::VecDeque;
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::HashMap;
 use hooks::MessageView;
 use mqtt::{QoS, SubscriptionOptions};

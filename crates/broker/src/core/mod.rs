@@ -6,6 +6,7 @@
 
 pub(crate) mod ack_watchers;
 pub(crate) mod acknowledgements;
+pub(crate) mod adopted_from;
 pub(crate) mod adoption;
 pub(crate) mod announcements;
 pub(crate) mod authentication;
@@ -27,6 +28,7 @@ mod exclusive_claims;
 pub(crate) mod exclusive_directory;
 mod filter_key;
 pub(crate) mod handover;
+mod hash_state;
 pub(crate) mod inspection;
 mod interest_snapshot;
 pub(crate) mod journal;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::{HashMap, HashSet};
 
 use super::received_numbers::CopiedNumbers;

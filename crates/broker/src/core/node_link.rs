@@ -10,9 +10,8 @@
 //! were lost with a power failure, receivers would ignore new messages.
 
 use std::collections::VecDeque;
-use std::hash::BuildHasher as _;
 
-use foldhash::fast::RandomState;
+use super::hash_state::{RandomState, random_number};
 use hashbrown::HashMap;
 use store::QueueEntry;
 
@@ -116,7 +115,7 @@ impl NodeLink {
     pub(crate) fn new(queue: u64) -> Self {
         Self {
             queue,
-            origin: std::hash::RandomState::new().hash_one(queue).max(1),
+            origin: random_number(),
             last_seq: 0,
             first_seq: 1,
             open: LinkedTurn::default(),

@@ -9,12 +9,11 @@ mod successions;
 mod tunnels;
 
 use std::collections::VecDeque;
-use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::hash_state::{RandomState, random_number};
 use bytes::Bytes;
-use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 
 use super::cross_shard_batch::CrossShardBatch;
@@ -202,7 +201,7 @@ impl NodeRouter {
             nodes: (0..MAX_PEER_NODES).map(|_| None).collect(),
             received: HashMap::default(),
             // Differs from those of earlier runs of this node.
-            next_stream: std::hash::RandomState::new().hash_one(name).max(1),
+            next_stream: random_number(),
             away_timeout_ms,
             sequence: 0,
             unconfirmed: (0..shard_count).map(|_| VecDeque::new()).collect(),
@@ -590,8 +589,11 @@ impl NodeRouter {
                     client_id,
                     since_ms,
                     is_provisional,
-                    is_adopted,
-                } => (self.sessions).add_session(&client_id, since_ms, is_provisional, is_adopted),
+                    adopted_from,
+                } => {
+                    let sessions = &mut self.sessions;
+                    sessions.add_session(&client_id, since_ms, is_provisional, adopted_from);
+                }
                 ShardMessage::StoreRejects(rejects) => self.set_store_rejects(from, rejects),
                 ShardMessage::SessionsRestored => {
                     self.restored_shards |= 1 << from;

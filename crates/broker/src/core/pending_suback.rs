@@ -40,8 +40,10 @@ impl PendingSubAcks {
         self.0.pop_front_if(|first| is_confirmed(first.sequence))
     }
 
-    /// Whether a SUBACK of this connection waits.
-    pub(super) fn has_connection(&self, connection: ConnectionIx) -> bool {
-        self.0.iter().any(|suback| suback.connection == connection)
+    /// Whether a SUBACK of this connection waits. Those of earlier connections with its index may wait, too.
+    pub(super) fn has_connection(&self, connection: ConnectionIx, serial: u32) -> bool {
+        let is_of_connection =
+            |suback: &PendingSubAck| (suback.connection, suback.serial) == (connection, serial);
+        self.0.iter().any(is_of_connection)
     }
 }

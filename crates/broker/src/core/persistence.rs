@@ -374,8 +374,9 @@ impl Shard {
         let Some(at) = session.and_then(|session| session.connection) else {
             return;
         };
-        let is_awaiting_suback = self.pending_subacks.has_connection(at);
-        let is_awaiting_claims = self.has_pending_exclusives(at);
+        let serial = self.delivery.connections[at].serial;
+        let is_awaiting_suback = self.pending_subacks.has_connection(at, serial);
+        let is_awaiting_claims = self.has_pending_exclusives(at, serial);
         let connection = &mut self.delivery.connections[at];
         if connection.is_held && !is_awaiting_suback && !is_awaiting_claims {
             connection.is_held = false;

@@ -8,8 +8,8 @@
 //! of its numbers was written for a session. Other numbers need not be durable: a session that is restored has not got
 //! their messages.
 
+use super::hash_state::RandomState;
 use disk::varint;
-use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 

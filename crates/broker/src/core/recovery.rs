@@ -1,6 +1,6 @@
 //! Recovers the state of an earlier run from the store and distributes it to the shards before they start.
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::HashMap;
 
 use store::{StateKind, Store};

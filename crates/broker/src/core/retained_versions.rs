@@ -1,6 +1,6 @@
 //! What makes the retained messages of several nodes equal: a version and a digest of each, and recent removals.
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::HashMap;
 use hooks::{MessageView, NEVER_MS};
 use mqtt::{Properties, QoS};

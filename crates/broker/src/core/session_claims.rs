@@ -4,6 +4,7 @@
 use mqtt::ReasonCode;
 use std::sync::Arc;
 
+use super::adopted_from::AdoptedFrom;
 use super::connect::connect_rejection;
 use super::connection::{CloseReason, ConnectionPhase};
 use super::pending_claims::{PendingClaim, SessionGrant};
@@ -179,7 +180,7 @@ impl Shard {
         client_id: &str,
         since_ms: u64,
         is_provisional: bool,
-        is_adopted: bool,
+        adopted_from: Option<AdoptedFrom>,
     ) {
         if let Some(router) = self.node_router {
             let client_id = client_id.into();
@@ -187,7 +188,7 @@ impl Shard {
                 client_id,
                 since_ms,
                 is_provisional,
-                is_adopted,
+                adopted_from,
             };
             self.shard_queues.send(router, message);
         }

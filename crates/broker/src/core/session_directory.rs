@@ -5,7 +5,7 @@ mod decisions;
 mod places;
 mod waiting_claims;
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use self::places::{Adopter, SessionClaim, SessionClaimant, SessionHolder};
 use self::waiting_claims::WaitingClaims;
+use super::adopted_from::AdoptedFrom;
 use super::node::NodeState;
 use super::peer_loss::PeerLoss;
 use super::peer_node_ix::PeerNodeIx;
@@ -37,7 +38,7 @@ pub(crate) enum SessionMessage {
     Register {
         age_ms: u64,
         is_provisional: bool,
-        is_adopted: bool,
+        adopted_from: Option<AdoptedFrom>,
         client_id: Box<str>,
     },
     /// To the owner: the sender has the session no longer, and does not claim it.
@@ -87,7 +88,7 @@ struct LocalSession {
     since_ms: u64,
     /// As in [`SessionRegistration`].
     is_provisional: bool,
-    is_adopted: bool,
+    adopted_from: Option<AdoptedFrom>,
 }
 
 /// A node that cannot be reached, and has not left the cluster.
@@ -105,8 +106,8 @@ struct SessionRegistration {
     since_ms: u64,
     /// The client wanted its earlier session, and got a new one although not all nodes had registered theirs.
     is_provisional: bool,
-    /// The holder has adopted it from another node in this run.
-    is_adopted: bool,
+    /// The node from which the holder has adopted it in this run.
+    adopted_from: Option<AdoptedFrom>,
 }
 
 impl SessionRegistration {
@@ -436,7 +437,7 @@ impl SessionDirectory {
         let LocalSession {
             since_ms,
             is_provisional,
-            is_adopted,
+            adopted_from,
             ..
         } = session;
         let age_ms = self.now_ms.saturating_sub(since_ms);
@@ -446,7 +447,7 @@ impl SessionDirectory {
                 let register = SessionMessage::Register {
                     age_ms,
                     is_provisional,
-                    is_adopted,
+                    adopted_from,
                     client_id,
                 };
                 self.to_peers.push((owner, register));
@@ -456,7 +457,7 @@ impl SessionDirectory {
                     holder: None,
                     since_ms,
                     is_provisional,
-                    is_adopted,
+                    adopted_from,
                 };
                 self.handle_register(client_id, registration);
             }
@@ -576,7 +577,8 @@ impl SessionDirectory {
         let sent = self.sent_claim_of.remove(&client_id);
         let sent = sent.and_then(|request| self.sent_claims.remove(&request));
         if waiting.is_some() || sent.is_some() {
-            self.answer_shard(shard, client_id, SessionClaimOutcome::Unavailable);
+            let outcome = SessionClaimOutcome::Unavailable;
+            self.answer_shard(shard, client_id, false, outcome);
         }
     }
 
@@ -609,11 +611,11 @@ impl SessionDirectory {
         client_id: &str,
         since_ms: u64,
         is_provisional: bool,
-        is_adopted: bool,
+        adopted_from: Option<AdoptedFrom>,
     ) {
         self.add_local(client_id, since_ms, is_provisional);
         if let Some(local) = self.local.get_mut(client_id) {
-            local.is_adopted = is_adopted;
+            local.adopted_from = adopted_from;
             let session = *local;
             self.register(client_id, session);
         }
@@ -624,7 +626,7 @@ impl SessionDirectory {
         local.sessions += 1;
         local.since_ms = since_ms;
         local.is_provisional = is_provisional;
-        local.is_adopted = false;
+        local.adopted_from = None;
     }
 
     /// A session of this node has ended, or a granted claim has not led to one.
@@ -673,20 +675,20 @@ impl SessionDirectory {
             SessionMessage::Claimed { request, outcome } => {
                 if let Some(sent) = self.sent_claims.remove(&request) {
                     self.sent_claim_of.remove(&sent.client_id);
-                    self.answer_shard(sent.shard, sent.client_id, outcome);
+                    self.answer_shard(sent.shard, sent.client_id, sent.keep, outcome);
                 }
             }
             SessionMessage::Register {
                 age_ms,
                 is_provisional,
-                is_adopted,
+                adopted_from,
                 client_id,
             } => {
                 let registration = SessionRegistration {
                     holder: Some(from),
                     since_ms: now_ms.saturating_sub(age_ms),
                     is_provisional,
-                    is_adopted,
+                    adopted_from,
                 };
                 self.handle_register(&client_id, registration);
             }

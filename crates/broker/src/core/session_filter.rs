@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::HashMap;
 
 /// A session that was adopted from another node.

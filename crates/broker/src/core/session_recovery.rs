@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use store::{QueueSummary, StateKind};
 
+use super::adopted_from::AdoptedFrom;
 use super::directory::{NodeDirectory, SessionClaim};
 use super::journal::ShardJournal;
 use super::message::Message;
@@ -55,12 +56,12 @@ impl Shard {
         self.restore_session_since(stored, None);
     }
 
-    /// As [`restore_session`](Self::restore_session), for a session that this node has had since a later time than the
-    /// session exists.
+    /// As [`restore_session`](Self::restore_session), for a session that this node has adopted from another one, and has had since a later
+    /// time than the session exists.
     pub(crate) fn restore_session_since(
         &mut self,
         stored: &RecoveredSession,
-        since_ms: Option<u64>,
+        adopted: Option<(AdoptedFrom, u64)>,
     ) {
         let Some(record) = SessionRecord::read(&stored.record) else {
             tracing::error!(
@@ -82,19 +83,22 @@ impl Shard {
             return;
         }
         let at = self.insert_restored(id, &record, stored.queue.as_ref());
-        let began_ms = match record.connected || record.provisional {
-            true => record.created_ms,
-            false => record.disconnected_ms,
-        };
-        let is_adopted = since_ms.is_some();
-        let since_ms = match since_ms {
+        // Not since its client has left: a node may notice that long after the client has begun another session elsewhere.
+        let began_ms = record.created_ms;
+        let adopted_from = adopted.map(|(from, _)| from);
+        let since_ms = match adopted {
             // It gives way to an earlier session of its client for some time after it began, wherever it is then. The clock of the other
             // node may be ahead.
-            Some(since_ms) if record.provisional => began_ms.min(since_ms),
-            Some(since_ms) => since_ms,
+            Some((_, since_ms)) if record.provisional => began_ms.min(since_ms),
+            Some((_, since_ms)) => since_ms,
             None => began_ms,
         };
-        self.announce_session(&stored.client_id, since_ms, record.provisional, is_adopted);
+        self.announce_session(
+            &stored.client_id,
+            since_ms,
+            record.provisional,
+            adopted_from,
+        );
         for (written, options, identifier) in &stored.subscriptions {
             self.restore_subscription(at, written, *options, *identifier);
         }

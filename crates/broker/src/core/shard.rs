@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use mqtt::ReasonCode;
 
 use super::connection::{

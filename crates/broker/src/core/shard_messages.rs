@@ -6,6 +6,7 @@ use hooks::MessageView;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::adopted_from::AdoptedFrom;
 use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget, MessageId, NodeTraffic};
 use super::remote_interest::RemovedFilters;
 use super::tunnel::TunnelRequest;
@@ -65,8 +66,8 @@ pub(crate) enum ShardMessage {
         since_ms: u64,
         /// It gives way to an earlier session of the client.
         is_provisional: bool,
-        /// It was adopted from another node.
-        is_adopted: bool,
+        /// The node that it was adopted from.
+        adopted_from: Option<AdoptedFrom>,
     },
     /// The shard has announced all sessions that it had stored.
     SessionsRestored,

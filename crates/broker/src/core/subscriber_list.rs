@@ -1,8 +1,8 @@
 //! The subscribers of one filter or the members of one group. A dense list to walk, with an index once it is long, so
 //! that removal from a list of a hundred thousand needs no search.
 
+use super::hash_state::RandomState;
 use super::tables::SessionIx;
-use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use mqtt::SubscriptionOptions;
 

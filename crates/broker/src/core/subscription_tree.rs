@@ -13,7 +13,7 @@
 //!   `recent_changes`. A change of a filter without wildcards only removes the entry of its own topic. The same applies to
 //!   filters of the remote interest.
 
-use foldhash::fast::RandomState;
+use super::hash_state::RandomState;
 use hashbrown::{HashMap, HashTable};
 use std::collections::VecDeque;
 use std::hash::BuildHasher;

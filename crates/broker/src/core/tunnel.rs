@@ -4,8 +4,8 @@
 
 use std::net::SocketAddr;
 
+use super::hash_state::RandomState;
 use bytes::Bytes;
-use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hooks::{CertificateNames, PeerAddress};
 

@@ -347,10 +347,11 @@ impl LogWriter {
         segment.used = mark.offset;
         segment.last_lsn = mark.lsn;
         self.shared
-            .subtract_pending_bytes((offset - start) as usize);
-        self.shared
             .written_log
             .publish(&self.segments.all, mark.lsn);
+        // What is not pending any more can be read from the log.
+        self.shared
+            .subtract_pending_bytes((offset - start) as usize);
         self.notify_logged(mark.lsn);
         self.apply_group(batches, start, mark);
         let counters = &self.shared.counters;

@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::fields::{NodeMessageError, NodeMessageReader, SESSIONS, encode_split, put_text};
+use crate::core::adopted_from::AdoptedFrom;
 use crate::core::session_directory::SessionMessage;
 use crate::core::shard_messages::SessionClaimOutcome;
 
@@ -15,9 +16,12 @@ const SESSION_TAKEN_OVER: u8 = 6;
 const SESSION_REGISTERED: u8 = 7;
 const SESSIONS_RESTORING: u8 = 8;
 
-/// Flags of a registration. To nodes that do not know the second one, any flag is the first one.
+/// Flags of a registration.
 const REGISTER_PROVISIONAL: u8 = 1;
 const REGISTER_ADOPTED: u8 = 1 << 1;
+/// The number of flags, behind which is the node that the session was adopted from.
+const REGISTER_FLAGS: u32 = 2;
+const _: () = assert!(REGISTER_FLAGS + AdoptedFrom::BITS == u8::BITS);
 
 const CLAIM_GRANTED: u8 = 0;
 const CLAIM_ELSEWHERE: u8 = 1;
@@ -53,14 +57,14 @@ fn encode_session_message(message: &SessionMessage, out: &mut BytesMut) {
         SessionMessage::Register {
             age_ms,
             is_provisional,
-            is_adopted,
+            adopted_from,
             client_id,
         } => {
-            let flag = match (*is_provisional, *is_adopted) {
-                // Whether it was adopted does not matter then.
-                (false, _) => 0,
-                (true, false) => REGISTER_PROVISIONAL,
-                (true, true) => REGISTER_PROVISIONAL | REGISTER_ADOPTED,
+            let adopted =
+                adopted_from.map_or(0, |from| REGISTER_ADOPTED | from.bits() << REGISTER_FLAGS);
+            let flag = match is_provisional {
+                true => adopted | REGISTER_PROVISIONAL,
+                false => adopted,
             };
             (SESSION_REGISTER, flag, *age_ms, &**client_id)
         }
@@ -107,7 +111,8 @@ impl NodeMessageReader<'_> {
             SESSION_REGISTER => SessionMessage::Register {
                 age_ms: number,
                 is_provisional: flag & REGISTER_PROVISIONAL != 0,
-                is_adopted: flag & REGISTER_ADOPTED != 0,
+                adopted_from: (flag & REGISTER_ADOPTED != 0)
+                    .then(|| AdoptedFrom::from_bits(flag >> REGISTER_FLAGS)),
                 client_id: text.into(),
             },
             SESSION_RELEASE => SessionMessage::Release {

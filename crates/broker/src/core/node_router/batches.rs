@@ -22,6 +22,9 @@ const BATCH_BYTES: usize = 192 << 10;
 /// and send batches again.
 pub(super) const MAX_REMEMBERED_NODES: usize = 2 * MAX_PEER_NODES;
 
+/// The place of a member that says that the receiver has got the message back. A group has fewer members.
+const RETURNED: u32 = u32::MAX;
+
 impl NodeRouter {
     pub(super) fn send_unlogged_batches(&mut self, index: PeerNodeIx, slot: u8) {
         let Some(node) = &self.nodes[usize::from(slot)] else {
@@ -84,17 +87,49 @@ impl NodeRouter {
         member: &GroupMemberTarget<'_>,
         touched: &mut BatchRecipients,
     ) {
+        if !self.push_to_remote_member(message, member, touched) {
+            self.counts.dropped_no_member += 1;
+        }
+    }
+
+    /// As [`send_to_member`](Self::send_to_member); returns false if this node knows no member.
+    fn push_to_remote_member(
+        &mut self,
+        message: NodeTraffic<'_>,
+        member: &GroupMemberTarget<'_>,
+        touched: &mut BatchRecipients,
+    ) -> bool {
         let place = choose_place(&self.remote, member, |slot| !self.is_abandoning(slot));
         if place.is_none() && self.push_to_local_member(message, member, touched) {
+            return true;
+        }
+        let place = place.or_else(|| choose_place(&self.remote, member, |_| true));
+        let Some((slot, nth)) = place else {
+            return false;
+        };
+        let target = GroupMemberTarget { nth, ..*member };
+        self.push_to_node(slot as u8, message, Some(target), touched);
+        true
+    }
+
+    /// Returns a message for a member to its sender, once: that may know members at nodes that this one has not reached since it
+    /// started. The sender has the message confirmed without waiting for that, because both nodes may return messages to each other.
+    fn return_to_sender(
+        &mut self,
+        slot: u8,
+        message: NodeTraffic<'_>,
+        member: &GroupMemberTarget<'_>,
+    ) {
+        if member.nth == RETURNED {
+            self.counts.dropped_no_member += 1;
             return;
         }
-        match place.or_else(|| choose_place(&self.remote, member, |_| true)) {
-            Some((slot, nth)) => {
-                let target = GroupMemberTarget { nth, ..*member };
-                self.push_to_node(slot as u8, message, Some(target), touched);
-            }
-            None => self.counts.dropped_no_member += 1,
-        }
+        let target = GroupMemberTarget {
+            nth: RETURNED,
+            ..*member
+        };
+        let mut not_awaited = BatchRecipients::default();
+        self.push_to_node(slot, message, Some(target), &mut not_awaited);
     }
 
     /// Sends a retained message to all nodes that can be reached; the others compare theirs when they return.
@@ -278,9 +313,11 @@ impl NodeRouter {
                     }
                 }
                 Some(member) => {
-                    if !self.push_to_local_member(message, member, &mut touched) {
-                        // The members of this node have left meanwhile.
-                        self.send_to_member(message, member, &mut touched);
+                    // The members of this node may have left meanwhile.
+                    if !self.push_to_local_member(message, member, &mut touched)
+                        && !self.push_to_remote_member(message, member, &mut touched)
+                    {
+                        self.return_to_sender(slot, message, member);
                     }
                 }
             }

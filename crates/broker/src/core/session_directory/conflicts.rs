@@ -10,6 +10,10 @@ use super::{
 use crate::core::peer_node_ix::PeerNodeIx;
 use crate::core::tables::TableIx as _;
 
+/// Longest time that a registration is on its way; after a longer one its node is lost. The session seems to have begun later by that
+/// time.
+const REGISTRATION_DELAY_MS: u64 = 5000;
+
 impl SessionDirectory {
     /// A node begins to adopt the sessions of the node `of`; `None`: this one.
     pub(crate) fn begin_adoption(&mut self, of: &str, by: Option<PeerNodeIx>, now_ms: u64) {
@@ -53,17 +57,19 @@ impl SessionDirectory {
     }
 
     /// The number of the adoption by which the node of a session has got it from the node of the other one. `None`: they are not the
-    /// same session. One that does not give way to earlier sessions counts as begun with the adoption, and stays because it
-    /// began later.
+    /// same session. The other node ends all sessions that it had when the adoption began.
     fn adoption_number(
         &self,
         session: &SessionRegistration,
         other: &SessionRegistration,
     ) -> Option<u64> {
-        let adopter = self.adopters.get(self.holder_name(other.holder)?)?;
+        let of = self.holder_name(other.holder)?;
+        let adopter = self.adopters.get(of)?;
         let is_from_before =
-            |of: &SessionRegistration| of.is_provisional && of.since_ms <= adopter.since_ms;
-        let is_adopted = session.is_adopted
+            |of: &SessionRegistration| of.since_ms <= adopter.since_ms + REGISTRATION_DELAY_MS;
+        // A node that has lost another one for a moment may say that it adopts the sessions of its own adopter, and have adopted the
+        // session from a third node.
+        let is_adopted = (session.adopted_from).is_some_and(|from| from.may_be(of))
             && self.holder_name(session.holder) == Some(&*adopter.name)
             && is_from_before(session)
             && is_from_before(other);

@@ -54,7 +54,7 @@ impl SessionDirectory {
             holder: claim.from.holder(),
             since_ms: self.now_ms,
             is_provisional,
-            is_adopted: false,
+            adopted_from: None,
         };
         self.owned.insert(claim.client_id.clone(), registration);
         self.answer(claim, SessionClaimOutcome::Granted { is_provisional });
@@ -63,7 +63,7 @@ impl SessionDirectory {
     pub(super) fn answer(&mut self, claim: &SessionClaim, outcome: SessionClaimOutcome) {
         match claim.from {
             SessionClaimant::Shard(shard) => {
-                self.answer_shard(shard, claim.client_id.clone(), outcome)
+                self.answer_shard(shard, claim.client_id.clone(), claim.keep, outcome)
             }
             SessionClaimant::Peer { peer, request } => {
                 let claimed = SessionMessage::Claimed { request, outcome };
@@ -76,6 +76,7 @@ impl SessionDirectory {
         &mut self,
         shard: u16,
         client_id: Box<str>,
+        keep: bool,
         outcome: SessionClaimOutcome,
     ) {
         if let Some(local) = self.local.get_mut(&client_id) {
@@ -83,12 +84,27 @@ impl SessionDirectory {
         }
         match outcome {
             SessionClaimOutcome::Granted { is_provisional } => {
-                self.add_local(&client_id, self.now_ms, is_provisional);
+                self.add_granted(&client_id, keep, is_provisional);
             }
             _ => self.release_if_unused(&client_id),
         }
         let message = ShardMessage::SessionClaimed { client_id, outcome };
         self.to_shards.push((shard, message));
+    }
+
+    /// The client gets a new session, unless this node has adopted its session meanwhile: that is as old as before, also for the owner,
+    /// who has granted a new one.
+    fn add_granted(&mut self, client_id: &str, keep: bool, is_provisional: bool) {
+        if let Some(local) = self.local.get_mut(client_id)
+            && keep
+            && local.adopted_from.is_some()
+            && local.sessions > 0
+        {
+            local.sessions += 1;
+            let session = *local;
+            return self.register(client_id, session);
+        }
+        self.add_local(client_id, self.now_ms, is_provisional);
     }
 
     fn take_over(&mut self, holder: SessionHolder, claim: SessionClaim) {

@@ -1,6 +1,7 @@
 //! Acknowledged data is in the log, on the publisher's shard and on all others, whatever the order of events.
 
 use mqtt::{PacketType, QoS};
+use tempfile::TempDir;
 
 use super::sim::{Sim, SimConnection};
 use crate::config::BrokerLimits;
@@ -210,4 +211,31 @@ fn a_message_crosses_shards_before_the_standby_has_it() {
     assert!(!sim.has(publisher, PacketType::PubRec));
     log_all(&mut sim);
     assert!(sim.has(publisher, PacketType::PubRec));
+}
+
+/// A SUBACK waits for a connection that is gone, and whose place the client has got.
+#[test]
+fn packets_of_a_resumed_client_are_processed_when_its_messages_are_loaded() {
+    let dir = TempDir::new().unwrap();
+    let mut sim = Sim::open("node", 2, (3, 0), dir);
+    away(&mut sim, 0);
+    let mut publisher = sim.connect(0, "publisher", true);
+    log_all(&mut sim);
+    sim.publish(&mut publisher, "a/b", b"x", QoS::ExactlyOnce, 1);
+    log_all(&mut sim);
+    let mut other = sim.connect(0, "other", true);
+    log_all(&mut sim);
+    sim.subscribe(&mut other, "b/#", QoS::AtMostOnce);
+    sim.drop_connection(other);
+    let mut client = sim.connect(0, "away", false);
+    assert_eq!(client, other);
+    // Not the announcements that the SUBACK waits for.
+    while sim.log_one(0) {}
+    assert_eq!(sim.take(&mut client, true).len(), 1);
+    log_all(&mut sim);
+    sim.take(&mut client, true);
+    log_all(&mut sim);
+    let session = sim.shards[0].by_client_id["away"];
+    let outbound = sim.shards[0].delivery.sessions[session].outbound.as_ref();
+    assert!(outbound.is_none_or(|outbound| outbound.is_idle()));
 }

@@ -26,6 +26,7 @@ mod relay_backlog;
 mod remote_filter_figures;
 mod remote_interest;
 mod scaling;
+mod session_conflicts;
 mod shards;
 mod sim;
 mod successions;

@@ -603,3 +603,31 @@ fn damaged_messages_between_nodes_are_rejected_without_a_panic() {
         cluster.nodes[0].take(&mut subscriber, false);
     }
 }
+
+/// A node has started again without its members. It has not reached the node with the other member since then, which the publisher's node
+/// knows.
+#[test]
+fn messages_for_a_member_that_is_gone_are_returned_to_a_node_that_knows_others() {
+    let mut cluster = ClusterSim::new(3, 2, 730, true);
+    let mut members = [0, 1].map(|node| {
+        let mut member = cluster.connect(node, 0, &format!("member-{node}"), false);
+        cluster.nodes[node].subscribe(&mut member, "$share/g/t/+", QoS::AtLeastOnce);
+        member
+    });
+    let mut publisher = cluster.connect(2, 0, "publisher", true);
+    cluster.separate(0, 1);
+    cluster.separate(0, 2);
+    cluster.separate(1, 2);
+    cluster.settle();
+    for n in 1..=6 {
+        cluster.nodes[2].publish(&mut publisher, "t/x", b"x", QoS::AtLeastOnce, n);
+    }
+    cluster.settle();
+    cluster.nodes[1] = Sim::in_cluster(&name(1), 2, 5, true);
+    cluster.nodes[1].finish_restore();
+    cluster.join(1, 2);
+    cluster.settle();
+    cluster.join(0, 2);
+    cluster.settle();
+    assert_eq!(payloads(&mut cluster.nodes[0], &mut members[0]).len(), 6);
+}

@@ -66,6 +66,8 @@ pub(super) struct Client {
     /// The nodes that have not got the filters of the session from its node yet: they were separated when the client subscribed
     /// or when the session was adopted, or have started since.
     pub(super) unaware: BTreeSet<usize>,
+    /// When its session was created, which tells it from others that the client has had.
+    session_created_ms: u64,
     /// Number of the session, and of the connection; expectations hold for one of them.
     pub(super) session_number: u64,
     pub(super) connection_number: u64,
@@ -109,6 +111,7 @@ impl Client {
             home: 0,
             adopted_in: 0,
             unaware: BTreeSet::new(),
+            session_created_ms: 0,
             session_number: 0,
             connection_number: 0,
             open: None,
@@ -172,6 +175,13 @@ fn ack(packet_id: u16) -> Ack<'static> {
         reason: ReasonCode::SUCCESS,
         properties: mqtt::Properties::EMPTY,
     }
+}
+
+/// The session of a connection.
+struct ConnectedSession {
+    node: usize,
+    has_subscriptions: bool,
+    created_ms: u64,
 }
 
 /// What a client has received.
@@ -466,16 +476,20 @@ impl FaultSim {
         if code != ReasonCode::SUCCESS {
             return;
         }
-        let (home, has_subscriptions) = self.connected_session(at);
+        let connected = self.connected_session(at);
+        let home = connected.node;
         let client = &mut self.clients[at];
-        if client.is_subscribed && !(present && has_subscriptions) {
-            // A node that did not reach the others has given it a new session, which must not replace the earlier one.
+        let is_known = connected.created_ms == client.session_created_ms;
+        if client.is_subscribed && !(present && connected.has_subscriptions && is_known) {
+            // A node that did not reach the others has given it a new session, which must not replace the earlier one, or one from before
+            // it wanted a new one.
             client.foreign_sessions += 1;
             let wait_ms = 1000 + self.random(2000) as u64;
             return self.drop_client(at, wait_ms);
         }
         client.state = ClientState::Connected;
         client.is_clean = false;
+        client.session_created_ms = connected.created_ms;
         let has_moved = std::mem::replace(&mut client.home, home) != home;
         if !present {
             client.received_ids.clear();
@@ -501,8 +515,8 @@ impl FaultSim {
         }
     }
 
-    /// The node with the session of a client that has just connected, and whether the session has subscriptions.
-    fn connected_session(&self, at: usize) -> (usize, bool) {
+    /// The session of a client that has just connected.
+    fn connected_session(&self, at: usize) -> ConnectedSession {
         let client = &self.clients[at];
         let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
         nodes.sort_by_key(|&node| node != client.node);
@@ -511,11 +525,19 @@ impl FaultSim {
                 let session = shard.by_client_id.get(&*client.id);
                 let session = session.map(|&session| &shard.delivery.sessions[session]);
                 if let Some(session) = session.filter(|session| session.connection.is_some()) {
-                    return (node, !session.subscriptions.is_empty());
+                    return ConnectedSession {
+                        node,
+                        has_subscriptions: !session.subscriptions.is_empty(),
+                        created_ms: session.created_ms,
+                    };
                 }
             }
         }
-        (client.node, false)
+        ConnectedSession {
+            node: client.node,
+            has_subscriptions: false,
+            created_ms: 0,
+        }
     }
 
     fn send_open(&mut self, at: usize, dup: bool) {

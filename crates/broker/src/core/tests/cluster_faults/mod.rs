@@ -19,6 +19,7 @@ use self::clients::{Client, Role};
 use self::standbys::{CopyReceiver, CopySender, NodeFiles, PeerChange, StandbyRecords};
 use super::cluster_sim::{ClusterSim, name};
 use super::sim::Sim;
+use crate::core::hash_state::set_seed;
 
 /// Time for which messages wait for a node that cannot be reached. Longer than anything is away for in a run, because
 /// messages are lost for the sessions of a node that is given up.
@@ -315,6 +316,7 @@ impl FaultSim {
     }
 
     fn run(plan: RunPlan, seed: u64) -> Self {
+        set_seed(seed);
         let mut sim = Self::new(plan, seed);
         sim.recover();
         sim.is_faulty = true;

@@ -1,0 +1,33 @@
+//! From which node a session was adopted, as registrations say it.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A few bits of a hash of the name of a node, which fit into the flags of a registration. Nodes with the same bits cannot be told
+/// apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AdoptedFrom(u8);
+
+impl AdoptedFrom {
+    /// The number of bits.
+    pub(crate) const BITS: u32 = 6;
+    /// Some builds say only that a session was adopted.
+    const UNKNOWN: Self = Self(0);
+    const NODES: u64 = (1 << Self::BITS) - 1;
+
+    pub(crate) fn node(name: &str) -> Self {
+        Self(1 + (xxh3_64(name.as_bytes()) % Self::NODES) as u8)
+    }
+
+    pub(crate) fn from_bits(bits: u8) -> Self {
+        Self(bits & Self::NODES as u8)
+    }
+
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether this may be the node with this name.
+    pub(crate) fn may_be(self, name: &str) -> bool {
+        self == Self::UNKNOWN || self == Self::node(name)
+    }
+}
