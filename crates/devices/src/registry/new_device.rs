@@ -62,7 +62,7 @@ pub enum WritePrecondition {
     Absent,
     /// The device exists with this revision.
     Revision(u32),
-    /// The device exists with this version, see [`Registry::version_of`].
+    /// The device exists with this version, see [`Registry::version_of`](super::Registry::version_of).
     Version(u64),
 }
 
