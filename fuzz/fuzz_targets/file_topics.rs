@@ -23,6 +23,10 @@ fuzz_target!(|data: &[u8]| {
     {
         assert!(name.len() <= 240 && !name.contains(['/', '\\', '\0']));
         assert!(name != "." && name != "..");
-        assert_eq!(sanitise(&name).as_deref(), Ok(name.as_str()), "it is stable");
+        assert_eq!(
+            sanitise(&name).as_deref(),
+            Ok(name.as_str()),
+            "it is stable"
+        );
     }
 });

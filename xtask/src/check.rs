@@ -3,7 +3,7 @@
 use crate::process::{cargo, run_step};
 use crate::report::Report;
 use crate::{
-    TaskError, console, crate_layers, deny, docs, fuzz, layers, profiles, reject_extra_arguments,
+    TaskError, console, crate_layers, deny, docs, layers, profiles, reject_extra_arguments,
 };
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
@@ -45,5 +45,4 @@ pub(crate) fn steps(report: &mut Report) {
     report.run_step("crate layers", crate_layers::check);
     report.run_step("module layers", layers::check);
     report.run_step("packages of profiles", profiles::check);
-    report.run_step("fuzz targets compile", fuzz::check);
 }

@@ -3,9 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::process::{self, run_step, succeeds};
-use crate::profiles::cargo_like_release;
-use crate::report::StepOutcome;
+use crate::process::{self, succeeds};
 use crate::{TaskError, parse_number_option, reject_extra_arguments};
 
 const DEFAULT_SECONDS: u64 = 60;
@@ -41,25 +39,19 @@ fn run_target(target: &str, seconds: u64) -> Result<(), TaskError> {
     fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
     let mut command = Command::new("rustup");
     command
-        .args(["run", "nightly", "cargo", "fuzz", "run", target])
+        .args(["run", "nightly", "cargo", "fuzz", "run"])
+        .args(["--features", "link", target])
         .arg(&work);
     let seeds = fuzz.join("seeds").join(target);
     if seeds.is_dir() {
         command.arg(seeds);
     }
+    // For the lines of stack traces.
+    command.env("CARGO_PROFILE_RELEASE_DEBUG", "1");
     command
         .args(["--", &format!("-max_total_time={seconds}")])
         .current_dir(crate::root());
     process::run(&mut command)
-}
-
-/// Whether the targets still fit the crates they fuzz. The stable compiler can tell, and needs no libFuzzer for it. It
-/// shares what clippy has checked of the dependencies, because `fuzz/Cargo.toml` has the profile of the workspace.
-pub(crate) fn check() -> StepOutcome {
-    let mut command = cargo_like_release("check");
-    command.args(["--locked", "--manifest-path", "fuzz/Cargo.toml"]);
-    command.arg("--target-dir").arg(crate::target_dir());
-    run_step(command.env("CUSTOM_LIBFUZZER_PATH", "/nowhere/libFuzzer.a"))
 }
 
 /// The names of the targets: one file each.

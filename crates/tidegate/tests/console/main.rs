@@ -17,7 +17,8 @@ fn main() -> ExitCode {
         }
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../console");
-    let (Some(node), Some(chromium)) = (find_program("node"), find_program("chromium")) else {
+    let chromium = find_program("chromium-headless-shell").or_else(|| find_program("chromium"));
+    let (Some(node), Some(chromium)) = (find_program("node"), chromium) else {
         return skipped("Chromium or Node is not installed");
     };
     if console::index().is_none() {

@@ -68,7 +68,7 @@ fn schemathesis_finds_nothing() {
             "--phases",
             "examples,coverage,fuzzing",
             "--max-examples",
-            "20",
+            "10",
         ])
         .args([
             // With two, Python 3.11 fails now and then where both parse its own source (cpython issue 106905).
