@@ -105,6 +105,8 @@ test('operations: devices are imported from a file, with the lines that were rej
   await dialog.getByRole('button', { name: 'File' }).click();
   const file = { name: 'meters.csv', mimeType: 'text/csv', buffer: Buffer.from(csv.join('\n')) };
   await (await chosen).setFiles(file);
+  // The file is read first.
+  await dialog.getByRole('button', { name: 'Import', exact: true, disabled: false }).waitFor();
   expectNone(await accessibilityProblems(page));
   await dialog.getByRole('button', { name: 'Import', exact: true }).click();
   await dialog.getByText('done, with failures').waitFor();
