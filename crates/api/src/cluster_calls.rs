@@ -119,8 +119,9 @@ pub(crate) async fn execute_at_node(
     call: &NodeCall,
 ) -> Result<Response, ProblemDetails> {
     let cluster = app.program.cluster_backend();
-    let cluster = cluster
-        .ok_or_else(|| ProblemDetails::unavailable("This node is in no cluster any more."))?;
+    let cluster = cluster.ok_or_else(|| {
+        ProblemDetails::unavailable("This node is no longer a member of a cluster.")
+    })?;
     let answer = execute_at(cluster, node, call, &Bytes::new()).await;
     to_response(
         answer.map_err(|reason| not_confirmed(EndpointPlace::ChosenByHandler, node, &reason))?,
@@ -132,7 +133,7 @@ fn misdirected_upload(id: &str, node: &str) -> ProblemDetails {
     ProblemDetails::new(
         StatusCode::MISDIRECTED_REQUEST,
         format!(
-            "The upload {id:?} is at the node {node:?}, where it was begun; continue it there, or begin a new one."
+            "The upload {id:?} was started at the node {node:?}. Continue it at that node, or start a new upload."
         ),
     )
 }
@@ -142,7 +143,7 @@ async fn whole_body(body: Body, recipient: &str) -> Result<Bytes, ProblemDetails
     let body = axum::body::to_bytes(body, MAX_BODY_BYTES).await;
     body.map_err(|_| {
         let detail = format!(
-            "The request body is incomplete, or larger than {MAX_BODY_BYTES} bytes. That is the limit for requests that are passed on to {recipient}."
+            "The request body is incomplete or larger than {MAX_BODY_BYTES} bytes, the limit for requests that this node forwards to {recipient}."
         );
         ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     })
@@ -204,7 +205,7 @@ async fn merge_all(
         return match missing_nodes.is_empty() {
             true => to_response(executed),
             false => Err(ProblemDetails::unavailable(format!(
-                "Nodes have not confirmed the request: {}. Repeat it when they can be reached.",
+                "These nodes have not confirmed the request: {}. Repeat the request when they can be reached.",
                 missing_nodes.join(", ")
             ))),
         };

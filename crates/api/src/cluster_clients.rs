@@ -204,7 +204,7 @@ pub(crate) async fn find_client(
         Some(client) => Ok(Some(client)),
         None if others.missing_nodes.is_empty() => Ok(None),
         None => Err(ProblemDetails::unavailable(format!(
-            "None of the nodes that answered has a session of a client {client_id:?}. These nodes did not answer: {}.",
+            "No node that answered has a session of a client {client_id:?}. These nodes did not answer: {}.",
             others.missing_nodes.join(", ")
         ))),
     }

@@ -134,7 +134,7 @@ pub(crate) fn node_of_campaign(app: &ApiState, id: &str) -> Result<Option<String
 
 fn several_objects(nodes: &[String]) -> ProblemDetails {
     ProblemDetails::conflict(format!(
-        "Several nodes have an object with this number: {}. Name one of them with the parameter node.",
+        "Several nodes have an object with this number: {}. Select one of these nodes with the query parameter node.",
         nodes.join(", ")
     ))
 }
@@ -198,7 +198,7 @@ fn holder_of_moving_command(holders: &[String], bodies: &[Bytes]) -> Option<Stri
 /// The nodes that answered do not have the object; a missing one may have it.
 pub(crate) fn not_found_where_answered(missing: &[String]) -> ProblemDetails {
     ProblemDetails::unavailable(format!(
-        "None of the nodes that answered has this object. These nodes did not answer: {}.",
+        "No node that answered has this object. These nodes did not answer: {}.",
         missing.join(", ")
     ))
 }

@@ -31,7 +31,7 @@ struct MemoryObjects {
 
 impl MemoryObjects {
     /// The record about the standby of node `a`.
-    fn record_of_a(&self) -> serde_json::Value {
+    fn standby_record_of_a(&self) -> serde_json::Value {
         let entries = self.entries.lock().unwrap();
         serde_json::from_slice(&entries["standby.a"].value).unwrap()
     }
@@ -519,7 +519,7 @@ fn clients_wait_for_a_node_that_has_taken_its_sessions_back() {
     let directory = a.kill();
     let a = TestNode::start("a", directory, &objects, &runtime, true);
     eventually("the record names no standby", || {
-        objects.record_of_a()["standby"].is_null()
+        objects.standby_record_of_a()["standby"].is_null()
     });
     // The beginning of the copy has called it, too.
     b.owner.calls.lock().unwrap().clear();
@@ -623,7 +623,7 @@ fn a_standby_that_starts_again_adopts_the_sessions_of_a_node_that_does_not_retur
     // Clients wait, and it waits for the other one for some time.
     assert!(b.owner.has_called("begin a"));
     std::thread::sleep(Duration::from_secs(1));
-    let is_adopting = || objects.record_of_a()["adopted_by"] == "b";
+    let is_adopting = || objects.standby_record_of_a()["adopted_by"] == "b";
     assert!(!is_adopting());
     eventually("it begins to adopt", is_adopting);
     let attempts = |node: &TestNode| node.owner.attempts_since_ms.lock().unwrap().clone();

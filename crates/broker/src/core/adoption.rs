@@ -8,13 +8,13 @@ use hashbrown::HashSet;
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::{QueueEntry, QueueSummary, StateKind};
 
-use super::adopted_from::AdoptedFrom;
 use super::connection::CloseReason;
 use super::cross_shard_batch::MessageId;
 use super::directory::SessionClaim;
 use super::dispatch::Dispatch;
 use super::inspection::{ScanStep, ShardScan};
 use super::node_link::{FirstSeqs, RestoredEntry};
+use super::origin_node::OriginNode;
 use super::received_numbers::CopiedNumbers;
 use super::records::{self, NodeEntryTarget, SessionRecord};
 use super::session_directory::PROVISIONAL_TIMEOUT_MS;
@@ -217,7 +217,7 @@ impl Shard {
                 subscriptions: session.subscriptions,
                 queue: (number != 0).then_some(session.queue),
             },
-            Some((AdoptedFrom::node(from), since_ms)),
+            Some((OriginNode::node(from), since_ms)),
         );
         true
     }

@@ -12,7 +12,7 @@
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::OnceLock;
 
-use super::hash_state::ProcessState;
+use super::hash_state::ProcessHashState;
 
 /// Levels that a filter with a shape has at most, without a final `#`.
 const MAX_LEVELS: usize = u64::BITS as usize;
@@ -23,9 +23,9 @@ const CHECK: u8 = 0xff;
 const SHAPE: u8 = 0xfe;
 const NO_SHAPE: u8 = 0xfd;
 
-fn hash_key() -> &'static ProcessState {
-    static KEY: OnceLock<ProcessState> = OnceLock::new();
-    KEY.get_or_init(ProcessState::default)
+fn hash_key() -> &'static ProcessHashState {
+    static KEY: OnceLock<ProcessHashState> = OnceLock::new();
+    KEY.get_or_init(ProcessHashState::default)
 }
 
 /// The ends of the first levels of a topic name or filter.

@@ -5,7 +5,7 @@
 pub(crate) use foldhash::fast::RandomState;
 /// The key of hashes that are the same in the whole process.
 #[cfg(not(test))]
-pub(crate) type ProcessState = std::hash::RandomState;
+pub(crate) type ProcessHashState = std::hash::RandomState;
 
 /// A random number other than 0, which no earlier run of the node has used.
 #[cfg(not(test))]
@@ -15,7 +15,7 @@ pub(crate) fn random_number() -> u64 {
 }
 
 #[cfg(test)]
-pub(crate) use repeatable::{ProcessState, RandomState, random_number, set_seed};
+pub(crate) use repeatable::{ProcessHashState, RandomState, random_number, set_seed};
 
 #[cfg(test)]
 mod repeatable {
@@ -29,7 +29,7 @@ mod repeatable {
         static SEED: Cell<(Option<u64>, u64)> = const { Cell::new((None, 0)) };
     }
 
-    pub(crate) type ProcessState = BuildHasherDefault<DefaultHasher>;
+    pub(crate) type ProcessHashState = BuildHasherDefault<DefaultHasher>;
 
     /// What follows on this thread can be repeated by setting the same seed.
     pub(crate) fn set_seed(seed: u64) {
@@ -40,7 +40,7 @@ mod repeatable {
         let (seed, count) = SEED.get();
         SEED.set((seed, count + 1));
         let number = match seed {
-            Some(seed) => ProcessState::default().hash_one((seed, count)),
+            Some(seed) => ProcessHashState::default().hash_one((seed, count)),
             None => std::hash::RandomState::new().hash_one(count),
         };
         number.max(1)

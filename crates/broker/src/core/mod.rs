@@ -6,7 +6,6 @@
 
 pub(crate) mod ack_watchers;
 pub(crate) mod acknowledgements;
-pub(crate) mod adopted_from;
 pub(crate) mod adoption;
 pub(crate) mod announcements;
 pub(crate) mod authentication;
@@ -46,6 +45,7 @@ pub(crate) mod node_link;
 pub(crate) mod node_messages;
 pub(crate) mod node_router;
 mod numbered_publications;
+pub(crate) mod origin_node;
 pub(crate) mod outbox;
 mod packet_input;
 pub(crate) mod partial_packet_budget;

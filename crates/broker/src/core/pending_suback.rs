@@ -41,7 +41,7 @@ impl PendingSubAcks {
     }
 
     /// Whether a SUBACK of this connection waits. Those of earlier connections with its index may wait, too.
-    pub(super) fn has_connection(&self, connection: ConnectionIx, serial: u32) -> bool {
+    pub(super) fn has_suback_of(&self, connection: ConnectionIx, serial: u32) -> bool {
         let is_of_connection =
             |suback: &PendingSubAck| (suback.connection, suback.serial) == (connection, serial);
         self.0.iter().any(is_of_connection)

@@ -375,7 +375,7 @@ impl Shard {
             return;
         };
         let serial = self.delivery.connections[at].serial;
-        let is_awaiting_suback = self.pending_subacks.has_connection(at, serial);
+        let is_awaiting_suback = self.pending_subacks.has_suback_of(at, serial);
         let is_awaiting_claims = self.has_pending_exclusives(at, serial);
         let connection = &mut self.delivery.connections[at];
         if connection.is_held && !is_awaiting_suback && !is_awaiting_claims {

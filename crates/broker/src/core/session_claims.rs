@@ -4,9 +4,9 @@
 use mqtt::ReasonCode;
 use std::sync::Arc;
 
-use super::adopted_from::AdoptedFrom;
 use super::connect::connect_rejection;
 use super::connection::{CloseReason, ConnectionPhase};
+use super::origin_node::OriginNode;
 use super::pending_claims::{PendingClaim, SessionGrant};
 use super::shard::{ConnectionAction, Shard};
 use super::shard_messages::{SessionClaimOutcome, ShardMessage};
@@ -180,7 +180,7 @@ impl Shard {
         client_id: &str,
         since_ms: u64,
         is_provisional: bool,
-        adopted_from: Option<AdoptedFrom>,
+        adopted_from: Option<OriginNode>,
     ) {
         if let Some(router) = self.node_router {
             let client_id = client_id.into();

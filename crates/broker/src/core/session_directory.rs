@@ -13,8 +13,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use self::places::{Adopter, SessionClaim, SessionClaimant, SessionHolder};
 use self::waiting_claims::WaitingClaims;
-use super::adopted_from::AdoptedFrom;
 use super::node::NodeState;
+use super::origin_node::OriginNode;
 use super::peer_loss::PeerLoss;
 use super::peer_node_ix::PeerNodeIx;
 use super::shard_messages::{SessionClaimOutcome, ShardMessage};
@@ -38,7 +38,7 @@ pub(crate) enum SessionMessage {
     Register {
         age_ms: u64,
         is_provisional: bool,
-        adopted_from: Option<AdoptedFrom>,
+        adopted_from: Option<OriginNode>,
         client_id: Box<str>,
     },
     /// To the owner: the sender has the session no longer, and does not claim it.
@@ -88,7 +88,7 @@ struct LocalSession {
     since_ms: u64,
     /// As in [`SessionRegistration`].
     is_provisional: bool,
-    adopted_from: Option<AdoptedFrom>,
+    adopted_from: Option<OriginNode>,
 }
 
 /// A node that cannot be reached, and has not left the cluster.
@@ -107,7 +107,7 @@ struct SessionRegistration {
     /// The client wanted its earlier session, and got a new one although not all nodes had registered theirs.
     is_provisional: bool,
     /// The node from which the holder has adopted it in this run.
-    adopted_from: Option<AdoptedFrom>,
+    adopted_from: Option<OriginNode>,
 }
 
 impl SessionRegistration {
@@ -611,7 +611,7 @@ impl SessionDirectory {
         client_id: &str,
         since_ms: u64,
         is_provisional: bool,
-        adopted_from: Option<AdoptedFrom>,
+        adopted_from: Option<OriginNode>,
     ) {
         self.add_local(client_id, since_ms, is_provisional);
         if let Some(local) = self.local.get_mut(client_id) {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use store::{QueueSummary, StateKind};
 
-use super::adopted_from::AdoptedFrom;
 use super::directory::{NodeDirectory, SessionClaim};
 use super::journal::ShardJournal;
 use super::message::Message;
+use super::origin_node::OriginNode;
 use super::records::{self, SessionRecord};
 use super::session::{
     AcceptedNumbers, OutboundMessages, QueueSize, Session, SessionMessage, SessionWill,
@@ -61,7 +61,7 @@ impl Shard {
     pub(crate) fn restore_session_since(
         &mut self,
         stored: &RecoveredSession,
-        adopted: Option<(AdoptedFrom, u64)>,
+        adopted: Option<(OriginNode, u64)>,
     ) {
         let Some(record) = SessionRecord::read(&stored.record) else {
             tracing::error!(

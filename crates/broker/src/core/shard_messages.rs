@@ -6,8 +6,8 @@ use hooks::MessageView;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::adopted_from::AdoptedFrom;
 use super::cross_shard_batch::{CrossShardBatch, GroupMemberTarget, MessageId, NodeTraffic};
+use super::origin_node::OriginNode;
 use super::remote_interest::RemovedFilters;
 use super::tunnel::TunnelRequest;
 
@@ -67,7 +67,7 @@ pub(crate) enum ShardMessage {
         /// It gives way to an earlier session of the client.
         is_provisional: bool,
         /// The node that it was adopted from.
-        adopted_from: Option<AdoptedFrom>,
+        adopted_from: Option<OriginNode>,
     },
     /// The shard has announced all sessions that it had stored.
     SessionsRestored,

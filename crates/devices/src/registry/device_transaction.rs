@@ -316,7 +316,7 @@ impl<'a> DeviceTransaction<'a> {
             },
         };
         let max_devices = self.inner.config.max_devices;
-        if old.is_none() && self.inner.count.load(Relaxed) + self.added() >= max_devices {
+        if old.is_none() && self.inner.count.load(Relaxed) + self.added_devices() >= max_devices {
             return Err(RegistryError::Full {
                 what: format!("{max_devices} devices"),
             });
@@ -421,7 +421,7 @@ impl<'a> DeviceTransaction<'a> {
         checked.map_err(RegistryError::QuotaReached)
     }
 
-    fn added(&self) -> u32 {
+    fn added_devices(&self) -> u32 {
         self.counts.values().sum::<i64>().max(0) as u32
     }
 

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::fields::{NodeMessageError, NodeMessageReader, SESSIONS, encode_split, put_text};
-use crate::core::adopted_from::AdoptedFrom;
+use crate::core::origin_node::OriginNode;
 use crate::core::session_directory::SessionMessage;
 use crate::core::shard_messages::SessionClaimOutcome;
 
@@ -21,7 +21,7 @@ const REGISTER_PROVISIONAL: u8 = 1;
 const REGISTER_ADOPTED: u8 = 1 << 1;
 /// The number of flags, behind which is the node that the session was adopted from.
 const REGISTER_FLAGS: u32 = 2;
-const _: () = assert!(REGISTER_FLAGS + AdoptedFrom::BITS == u8::BITS);
+const _: () = assert!(REGISTER_FLAGS + OriginNode::BITS == u8::BITS);
 
 const CLAIM_GRANTED: u8 = 0;
 const CLAIM_ELSEWHERE: u8 = 1;
@@ -112,7 +112,7 @@ impl NodeMessageReader<'_> {
                 age_ms: number,
                 is_provisional: flag & REGISTER_PROVISIONAL != 0,
                 adopted_from: (flag & REGISTER_ADOPTED != 0)
-                    .then(|| AdoptedFrom::from_bits(flag >> REGISTER_FLAGS)),
+                    .then(|| OriginNode::from_bits(flag >> REGISTER_FLAGS)),
                 client_id: text.into(),
             },
             SESSION_RELEASE => SessionMessage::Release {

@@ -84,7 +84,7 @@ impl SessionDirectory {
         }
         match outcome {
             SessionClaimOutcome::Granted { is_provisional } => {
-                self.add_granted(&client_id, keep, is_provisional);
+                self.add_granted_session(&client_id, keep, is_provisional);
             }
             _ => self.release_if_unused(&client_id),
         }
@@ -94,7 +94,7 @@ impl SessionDirectory {
 
     /// The client gets a new session, unless this node has adopted its session meanwhile: that is as old as before, also for the owner,
     /// who has granted a new one.
-    fn add_granted(&mut self, client_id: &str, keep: bool, is_provisional: bool) {
+    fn add_granted_session(&mut self, client_id: &str, keep: bool, is_provisional: bool) {
         if let Some(local) = self.local.get_mut(client_id)
             && keep
             && local.adopted_from.is_some()

@@ -6,7 +6,7 @@ use super::cluster_sim::{ClusterSim, name, packets};
 use super::sim::SimConnection;
 use crate::core::peer_loss::PeerLoss;
 
-fn connack(
+fn connack_of(
     cluster: &mut ClusterSim,
     node: usize,
     connection: SimConnection,
@@ -36,7 +36,7 @@ fn a_claim_that_an_adopted_session_has_answered_does_not_make_it_a_new_one() {
         cluster.settle();
         cluster.pass(4000);
         let elsewhere = cluster.connect(2, 0, &id, false);
-        let answer = connack(&mut cluster, 2, elsewhere);
+        let answer = connack_of(&mut cluster, 2, elsewhere);
         assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
         cluster.nodes[2].drop_connection(elsewhere);
         cluster.pass(100);
@@ -49,7 +49,7 @@ fn a_claim_that_an_adopted_session_has_answered_does_not_make_it_a_new_one() {
         cluster.pass(500);
         cluster.nodes[0].with_router(|router| router.end_succession(&name(1), true));
         cluster.settle();
-        let answer = connack(&mut cluster, 0, client);
+        let answer = connack_of(&mut cluster, 0, client);
         assert_eq!(answer, Some((ReasonCode::SUCCESS, true)), "{id}");
         cluster.join(0, 2);
         cluster.settle();

@@ -5,9 +5,9 @@ use xxhash_rust::xxh3::xxh3_64;
 /// A few bits of a hash of the name of a node, which fit into the flags of a registration. Nodes with the same bits cannot be told
 /// apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AdoptedFrom(u8);
+pub(crate) struct OriginNode(u8);
 
-impl AdoptedFrom {
+impl OriginNode {
     /// The number of bits.
     pub(crate) const BITS: u32 = 6;
     /// Some builds say only that a session was adopted.
