@@ -76,6 +76,8 @@ pub(super) struct ReceivedMessage {
 struct SimStore {
     store: Store,
     dir: TempDir,
+    /// The last frame that its log had when the node started.
+    opened_lsn: u64,
     /// Batches of the shards that are not in the log yet.
     unwritten: Vec<VecDeque<StoreBatch>>,
     pages: Receiver<QueuePage>,
@@ -107,12 +109,14 @@ impl StoreObserver for SimObserver {
 impl SimStore {
     fn start(store: Store, dir: TempDir, shards: usize) -> Self {
         let (sender, pages) = channel();
+        let opened_lsn = store.logged_lsn();
         store
             .start(Arc::new(SimObserver(Mutex::new(sender))))
             .unwrap();
         Self {
             store,
             dir,
+            opened_lsn,
             unwritten: (0..shards).map(|_| VecDeque::new()).collect(),
             pages,
             is_holding: false,
@@ -636,6 +640,14 @@ impl Sim {
     /// The store of the node, which it reads and writes.
     pub(super) fn store(&self) -> &Store {
         &self.store.as_ref().expect("the node has a store").store
+    }
+
+    /// The last frame that the log of the node had when it started.
+    pub(super) fn opened_lsn(&self) -> u64 {
+        self.store
+            .as_ref()
+            .expect("the node has a store")
+            .opened_lsn
     }
 
     /// Turns that are logged from now on wait for [`confirm_replicated`](Self::confirm_replicated).

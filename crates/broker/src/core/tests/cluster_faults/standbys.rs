@@ -208,6 +208,14 @@ impl KeptCopy {
             std::thread::yield_now();
         }
     }
+
+    fn submit_frames(&mut self, frames: &[u8], last_lsn: u64) {
+        let mut records = Vec::new();
+        read_frames(frames, &mut records);
+        let batch = StoreBatch::from_records(0, &records).expect("the log is read");
+        self.submit(batch);
+        self.last_lsn = Some(last_lsn);
+    }
 }
 
 /// An adoption, which proceeds in pieces that have to be in the log before the next one begins.
@@ -454,11 +462,7 @@ impl FaultSim {
                 self.end_copy(node);
                 return true;
             };
-            let mut records = Vec::new();
-            read_frames(&frames, &mut records);
-            let batch = StoreBatch::from_records(0, &records).expect("the log is read");
-            kept.submit(batch);
-            kept.last_lsn = Some(chunk.last_lsn);
+            kept.submit_frames(&frames, chunk.last_lsn);
             return true;
         }
         self.begin_frames(node, standby, number, run);
@@ -483,12 +487,12 @@ impl FaultSim {
         let position = position.and_then(|kept| kept.last_lsn.filter(|_| kept.run == run));
         let resumed = position.and_then(|lsn| store.tail_log(Some(lsn)).ok());
         let is_resumed = resumed.is_some();
-        let tail = match resumed {
+        let (tail, stored_lsn) = match resumed {
             Some(tail) => {
                 if let Some(kept) = &mut origin.copy {
                     kept.number = number;
                 }
-                tail
+                (tail, position)
             }
             None => {
                 if let Some(kept) = origin.copy.take() {
@@ -500,22 +504,22 @@ impl FaultSim {
             }
         };
         if let Some(copy) = self.sender(node).copy_mut() {
-            copy.stored_lsn = position.filter(|_| is_resumed);
-            copy.confirmed_lsn = copy.stored_lsn;
+            copy.stored_lsn = stored_lsn;
+            copy.confirmed_lsn = position.filter(|_| is_resumed);
             copy.stage = CopyStage::Frames(tail);
             copy.last_progress_ms = now_ms;
         }
     }
 
-    /// Begins an empty copy with the state of the sessions. Returns the log, from its beginning.
+    /// Begins an empty copy with the state of the sessions. Returns the log, and the last frame of it in the copy.
     fn create_copy(
         &mut self,
         (node, standby): (usize, usize),
         store: &Store,
         (number, run): (u64, u64),
-    ) -> LogTail {
+    ) -> (LogTail, Option<u64>) {
         // Before the state is read, so that later changes of it are in the frames.
-        let tail = store.tail_log(None).expect("the log is read");
+        let mut tail = store.tail_log(None).expect("the log is read");
         let dir = TempDir::new().unwrap();
         let copy = open_store(&dir);
         copy.start(Arc::new(NoObserver)).unwrap();
@@ -532,6 +536,19 @@ impl FaultSim {
             store.scan(kind, each).unwrap();
             kept.submit(batch);
         }
+        // The store removes segments of the log that it needs no longer, when its disk has the rest. Whether it has done so already must
+        // not decide how many parts follow.
+        let opened_lsn = self.cluster.nodes[node].opened_lsn();
+        if opened_lsn > 0 {
+            let mut frames = Vec::new();
+            while kept.last_lsn <= Some(opened_lsn)
+                && let Some(chunk) = tail.read(1, &mut frames).expect("the log is read")
+            {
+                kept.submit_frames(&frames, chunk.last_lsn);
+                frames.clear();
+            }
+            kept.last_lsn = kept.last_lsn.max(Some(opened_lsn));
+        }
         let is_adopted = false;
         let files = CopyFiles {
             dir,
@@ -540,8 +557,9 @@ impl FaultSim {
             adopting_since_ms: None,
         };
         self.nodes[standby].files.copies.insert(node, files);
+        let stored_lsn = kept.last_lsn;
         self.origin(standby, node).copy = Some(kept);
-        tail
+        (tail, stored_lsn)
     }
 
     /// The standby confirms what it has stored; false if there is nothing new.
