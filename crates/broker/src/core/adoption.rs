@@ -14,7 +14,7 @@ use super::directory::SessionClaim;
 use super::dispatch::Dispatch;
 use super::inspection::{ScanStep, ShardScan};
 use super::node_link::{FirstSeqs, RestoredEntry};
-use super::origin_node::OriginNode;
+use super::origin_node::{OriginNode, SessionAdoption};
 use super::received_numbers::CopiedNumbers;
 use super::records::{self, NodeEntryTarget, SessionRecord};
 use super::session_directory::PROVISIONAL_TIMEOUT_MS;
@@ -175,8 +175,17 @@ impl Shard {
             return false;
         };
         let before = record.number;
-        let record = SessionRecord { number, ..record };
-        let mut bytes = Vec::with_capacity(session.record.len() + 8);
+        // A node that is started again has to say, too, from where it has the session. A node from which the failed one had adopted it
+        // does not matter any more.
+        let record = SessionRecord {
+            number,
+            adoption: Some(SessionAdoption {
+                from: OriginNode::node(from),
+                since_ms,
+            }),
+            ..record
+        };
+        let mut bytes = Vec::with_capacity(session.record.len() + 16);
         record.write(&mut bytes);
         let claim = self.node.directory.claim(&session.client_id, self.id);
         if !matches!(claim, SessionClaim::ThisShard(_))
@@ -210,15 +219,12 @@ impl Shard {
             let adopted = self.adopted.entry(from.into()).or_default();
             adopted.insert(number, before);
         }
-        self.restore_session_since(
-            &RecoveredSession {
-                client_id: session.client_id,
-                record: bytes.into(),
-                subscriptions: session.subscriptions,
-                queue: (number != 0).then_some(session.queue),
-            },
-            Some((OriginNode::node(from), since_ms)),
-        );
+        self.restore_session(&RecoveredSession {
+            client_id: session.client_id,
+            record: bytes.into(),
+            subscriptions: session.subscriptions,
+            queue: (number != 0).then_some(session.queue),
+        });
         true
     }
 

@@ -1,6 +1,14 @@
-//! From which node a session was adopted, as registrations say it.
+//! From which node a session was adopted, as registrations and session records say it.
 
 use xxhash_rust::xxh3::xxh3_64;
+
+/// That a session was adopted from another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionAdoption {
+    pub(crate) from: OriginNode,
+    /// When the adoption began: the session counts as begun then.
+    pub(crate) since_ms: u64,
+}
 
 /// A few bits of a hash of the name of a node, which fit into the flags of a registration. Nodes with the same bits cannot be told
 /// apart.

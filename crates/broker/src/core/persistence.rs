@@ -184,6 +184,7 @@ impl Shard {
             created_ms: session.created_ms,
             disconnected_ms: session.disconnected_ms,
             username: session.username.as_deref(),
+            adoption: session.adoption.as_deref().copied(),
             accepted_numbers: numbers.as_deref(),
             will: session
                 .will

@@ -8,6 +8,7 @@ use mqtt::{Properties, QoS, SubscriptionOptions, Version};
 
 use super::cross_shard_batch::GroupMemberTarget;
 use super::message::Message;
+use super::origin_node::{OriginNode, SessionAdoption};
 
 /// First byte of every session record: the version of its format.
 const SESSION_RECORD_VERSION: u8 = 1;
@@ -317,6 +318,7 @@ pub(crate) struct SessionRecord<'a> {
     pub(crate) created_ms: u64,
     pub(crate) disconnected_ms: u64,
     pub(crate) username: Option<&'a str>,
+    pub(crate) adoption: Option<SessionAdoption>,
     /// The record of `AcceptedNumbers`.
     pub(crate) accepted_numbers: Option<&'a [u8]>,
     /// Delay in seconds and the stored message.
@@ -330,6 +332,9 @@ const USERNAME: u8 = 1 << 3;
 const WILL: u8 = 1 << 4;
 const ACCEPTED_NUMBERS: u8 = 1 << 5;
 const PROVISIONAL: u8 = 1 << 6;
+/// The field of the accepted numbers exists, and begins with the adoption. Versions that do not know the flag read the time of the
+/// adoption as a length, which is larger than the record: they ignore that field, and read the rest.
+const ADOPTED: u8 = 1 << 7;
 
 impl<'a> SessionRecord<'a> {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
@@ -342,6 +347,7 @@ impl<'a> SessionRecord<'a> {
             (self.username.is_some(), USERNAME),
             (self.will.is_some(), WILL),
             (self.accepted_numbers.is_some(), ACCEPTED_NUMBERS),
+            (self.adoption.is_some(), ADOPTED | ACCEPTED_NUMBERS),
         ] {
             flags |= if set { flag } else { 0 };
         }
@@ -353,8 +359,15 @@ impl<'a> SessionRecord<'a> {
         if let Some(username) = self.username {
             put_text(out, username);
         }
-        if let Some(numbers) = self.accepted_numbers {
-            varint::put(out, numbers.len() as u64);
+        if flags & ACCEPTED_NUMBERS != 0 {
+            let mut adopted = Vec::new();
+            if let Some(adoption) = self.adoption {
+                varint::put(&mut adopted, adoption.since_ms);
+                adopted.push(adoption.from.bits());
+            }
+            let numbers = self.accepted_numbers.unwrap_or_default();
+            varint::put(out, (adopted.len() + numbers.len()) as u64);
+            out.extend_from_slice(&adopted);
             out.extend_from_slice(numbers);
         }
         if let Some((delay_s, body)) = self.will {
@@ -382,13 +395,21 @@ impl<'a> SessionRecord<'a> {
             0 => None,
             _ => Some(reader.text()?),
         };
-        let accepted_numbers = match flags & ACCEPTED_NUMBERS {
-            0 => None,
-            _ => {
-                let len = reader.read_varint()?;
-                Some(reader.bytes(len)?)
+        let mut adoption = None;
+        let mut accepted_numbers = None;
+        if flags & ACCEPTED_NUMBERS != 0 {
+            let len = reader.read_varint()?;
+            let mut field = RecordReader {
+                rest: reader.bytes(len)?,
+            };
+            if flags & ADOPTED != 0 {
+                let since_ms = field.read_varint()?;
+                let from = OriginNode::from_bits(field.byte()?);
+                adoption = Some(SessionAdoption { from, since_ms });
             }
-        };
+            let is_empty = adoption.is_some() && field.rest.is_empty();
+            accepted_numbers = (!is_empty).then_some(field.rest);
+        }
         let will = match flags & WILL {
             0 => None,
             _ => Some((u32::try_from(reader.read_varint()?).ok()?, reader.rest)),
@@ -404,6 +425,7 @@ impl<'a> SessionRecord<'a> {
             created_ms,
             disconnected_ms,
             username,
+            adoption,
             accepted_numbers,
             will,
         })
@@ -484,6 +506,7 @@ pub(crate) fn read_delayed_key(key: &[u8]) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::session::AcceptedNumbers;
     use mqtt::{PropertiesBuf, Property};
 
     #[test]
@@ -520,6 +543,52 @@ mod tests {
         }
     }
 
+    /// Nodes that do not know the flag run beside others while a cluster is upgraded.
+    #[test]
+    fn earlier_versions_read_the_record_of_an_adopted_session() {
+        for accepted_numbers in [None, Some(&b"\x01a\0\0\0\0"[..])] {
+            let record = SessionRecord {
+                number: 300,
+                version: Version::V5,
+                connected: true,
+                clean_start: false,
+                bridge: false,
+                provisional: false,
+                expiry_s: 3600,
+                created_ms: 1_700_000_000_000,
+                disconnected_ms: 0,
+                username: Some("ann"),
+                adoption: None,
+                accepted_numbers,
+                will: Some((5, b"body")),
+            };
+            let mut before = Vec::new();
+            record.write(&mut before);
+            let adoption = Some(SessionAdoption {
+                from: OriginNode::node("node-1"),
+                since_ms: 1_700_000_005_000,
+            });
+            let adopted = SessionRecord { adoption, ..record };
+            let mut bytes = Vec::new();
+            adopted.write(&mut bytes);
+            let len_of_field = usize::from(accepted_numbers.is_none());
+            assert_eq!(bytes.len(), before.len() + len_of_field + 7);
+            assert_eq!(SessionRecord::read(&bytes), Some(adopted));
+
+            bytes[1] &= !ADOPTED;
+            let read = SessionRecord::read(&bytes).unwrap();
+            let numbers = read.accepted_numbers.and_then(AcceptedNumbers::read);
+            assert!(numbers.is_none());
+            assert_eq!(
+                SessionRecord {
+                    accepted_numbers,
+                    ..read
+                },
+                SessionRecord::read(&before).unwrap()
+            );
+        }
+    }
+
     #[test]
     fn records_round_trip() {
         let record = SessionRecord {
@@ -533,12 +602,13 @@ mod tests {
             created_ms: 7,
             disconnected_ms: 1_700_000_000_000,
             username: Some("ann"),
+            adoption: None,
             accepted_numbers: Some(b"numbers"),
             will: Some((5, b"body")),
         };
         let mut bytes = Vec::new();
         record.write(&mut bytes);
-        assert_eq!(SessionRecord::read(&bytes), Some(record));
+        assert_eq!(SessionRecord::read(&bytes).as_ref(), Some(&record));
         assert_eq!(SessionRecord::read(&[9, 0, 5]), None);
         assert_eq!(read_session_key(&session_key("ann", 300)), Some("ann"));
         assert_eq!(read_session_key(b"ann"), None);

@@ -8,6 +8,7 @@ mod packet_ids;
 use hooks::Permissions;
 
 use super::message::Message;
+use super::origin_node::SessionAdoption;
 use super::tables::{ConnectionIx, FilterId, GroupId};
 use super::timers::SessionTimers;
 
@@ -47,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) subscription_bytes: u64,
     pub(crate) outbound: Option<Box<OutboundMessages>>,
     pub(crate) incoming_qos2: Option<Box<PacketIdSet>>,
+    /// Of a session that this node has adopted from another one.
+    pub(crate) adoption: Option<Box<SessionAdoption>>,
     /// Of a gateway that numbers its messages.
     pub(crate) accepted_numbers: Option<Box<AcceptedNumbers>>,
     pub(crate) will: Option<Box<SessionWill>>,
@@ -86,6 +89,7 @@ impl Session {
             subscription_bytes: 0,
             outbound: None,
             incoming_qos2: None,
+            adoption: None,
             accepted_numbers: None,
             will: None,
             expiry_s: 0,

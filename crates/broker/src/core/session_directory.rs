@@ -106,7 +106,7 @@ struct SessionRegistration {
     since_ms: u64,
     /// The client wanted its earlier session, and got a new one although not all nodes had registered theirs.
     is_provisional: bool,
-    /// The node from which the holder has adopted it in this run.
+    /// The node from which the holder has adopted it.
     adopted_from: Option<OriginNode>,
 }
 

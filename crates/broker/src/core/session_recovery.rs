@@ -9,7 +9,6 @@ use store::{QueueSummary, StateKind};
 use super::directory::{NodeDirectory, SessionClaim};
 use super::journal::ShardJournal;
 use super::message::Message;
-use super::origin_node::OriginNode;
 use super::records::{self, SessionRecord};
 use super::session::{
     AcceptedNumbers, OutboundMessages, QueueSize, Session, SessionMessage, SessionWill,
@@ -51,18 +50,8 @@ impl Shard {
         self.delivery.journal = Some(Box::new(journal));
     }
 
-    /// Restores a session as it was when the node stopped or died.
+    /// Restores a session as it was when the node stopped or died, or as it was adopted from another node.
     pub(crate) fn restore_session(&mut self, stored: &RecoveredSession) {
-        self.restore_session_since(stored, None);
-    }
-
-    /// As [`restore_session`](Self::restore_session), for a session that this node has adopted from another one, and has had since a later
-    /// time than the session exists.
-    pub(crate) fn restore_session_since(
-        &mut self,
-        stored: &RecoveredSession,
-        adopted: Option<(OriginNode, u64)>,
-    ) {
         let Some(record) = SessionRecord::read(&stored.record) else {
             tracing::error!(
                 client_id = &*stored.client_id,
@@ -85,12 +74,13 @@ impl Shard {
         let at = self.insert_restored(id, &record, stored.queue.as_ref());
         // Not since its client has left: a node may notice that long after the client has begun another session elsewhere.
         let began_ms = record.created_ms;
-        let adopted_from = adopted.map(|(from, _)| from);
-        let since_ms = match adopted {
+        // The failed node may register it as well, or still count as its holder.
+        let adopted_from = record.adoption.map(|adoption| adoption.from);
+        let since_ms = match record.adoption {
             // It gives way to an earlier session of its client for some time after it began, wherever it is then. The clock of the other
             // node may be ahead.
-            Some((_, since_ms)) if record.provisional => began_ms.min(since_ms),
-            Some((_, since_ms)) => since_ms,
+            Some(adoption) if record.provisional => began_ms.min(adoption.since_ms),
+            Some(adoption) => adoption.since_ms,
             None => began_ms,
         };
         self.announce_session(
@@ -129,6 +119,7 @@ impl Shard {
             true => now_ms,
             false => record.disconnected_ms,
         };
+        session.adoption = record.adoption.map(Box::new);
         let numbers = record.accepted_numbers.and_then(AcceptedNumbers::read);
         session.accepted_numbers = numbers.map(Box::new);
         session.will = record.will.and_then(|(delay_s, body)| {

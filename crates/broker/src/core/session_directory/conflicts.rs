@@ -76,6 +76,15 @@ impl SessionDirectory {
         is_adopted.then_some(adopter.number)
     }
 
+    /// Whether a session is the other one, adopted from its node, as far as can be told without having learned of the adoption: this node
+    /// did not reach the adopting one then, or has started since, and the adopting node does not report it after a start.
+    fn is_adopted_copy(&self, session: &SessionRegistration, other: &SessionRegistration) -> bool {
+        let of = self.holder_name(other.holder);
+        let is_from = |of: &str| session.adopted_from.is_some_and(|from| from.may_be(of));
+        of.is_some_and(is_from)
+            && session.since_ms.abs_diff(other.since_ms) <= REGISTRATION_DELAY_MS
+    }
+
     /// Of two sessions of the same client, the one that stays, and the other one.
     fn choose(
         &self,
@@ -88,6 +97,15 @@ impl SessionDirectory {
             Ordering::Greater => return (new, known),
             Ordering::Less => return (known, new),
             Ordering::Equal => {}
+        }
+        let is_adopted = (
+            self.is_adopted_copy(&known, &new),
+            self.is_adopted_copy(&new, &known),
+        );
+        match is_adopted {
+            (true, false) => return (known, new),
+            (false, true) => return (new, known),
+            _ => {}
         }
         // The one that began later stays, unless the client only got it because the earlier one was not known yet.
         let (earlier, later) = match known.since_ms > new.since_ms {

@@ -205,6 +205,7 @@ fn adopted_session(client_id: &str, filter: &str) -> AdoptedSession {
         created_ms: 1,
         disconnected_ms: 0,
         username: None,
+        adoption: None,
         accepted_numbers: None,
         will: None,
     };
@@ -429,6 +430,7 @@ impl Sim {
             created_ms: 1,
             disconnected_ms: self.now_ms,
             username: None,
+            adoption: None,
             accepted_numbers: None,
             will: None,
         };
