@@ -68,6 +68,8 @@ pub(super) struct Client {
     pub(super) unaware: BTreeSet<usize>,
     /// When its session was created, which tells it from others that the client has had.
     session_created_ms: u64,
+    /// When those sessions were created, since the last Clean Start, in which it had not subscribed before it got another one instead.
+    unused_sessions: BTreeSet<u64>,
     /// Number of the session, and of the connection; expectations hold for one of them.
     pub(super) session_number: u64,
     pub(super) connection_number: u64,
@@ -112,6 +114,7 @@ impl Client {
             adopted_in: 0,
             unaware: BTreeSet::new(),
             session_created_ms: 0,
+            unused_sessions: BTreeSet::new(),
             session_number: 0,
             connection_number: 0,
             open: None,
@@ -129,6 +132,13 @@ impl Client {
 
     pub(super) fn is_connected(&self) -> bool {
         self.state == ClientState::Connected
+    }
+
+    /// Nothing that was for the earlier session is expected any more.
+    fn begin_session(&mut self) {
+        self.is_subscribed = false;
+        self.open = None;
+        self.got.clear();
     }
 
     /// Whether everything that it wanted is done.
@@ -249,9 +259,9 @@ impl FaultSim {
         if client.is_clean {
             // Whatever comes of it, nothing that was for the earlier session is expected any more.
             client.session_number = number;
-            client.is_subscribed = false;
-            client.open = None;
-            client.got.clear();
+            client.begin_session();
+            client.session_created_ms = 0;
+            client.unused_sessions.clear();
         }
         client.node = node;
         client.state = ClientState::Connecting { since_ms: now_ms };
@@ -468,18 +478,30 @@ impl FaultSim {
     }
 
     fn handle_connack(&mut self, at: usize, code: ReasonCode, present: bool) {
-        let shown = format!(
+        let mut shown = format!(
             "{}: {code:?}, session present: {present}",
             self.clients[at].id
         );
-        self.note(shown);
         if code != ReasonCode::SUCCESS {
-            return;
+            return self.note(shown);
         }
         let connected = self.connected_session(at);
+        let ConnectedSession {
+            node, created_ms, ..
+        } = connected;
+        shown.push_str(&format!(", at {node}, created at {created_ms}"));
+        self.note(shown);
         let home = connected.node;
+        let number = self.next_number();
         let client = &mut self.clients[at];
         let is_known = connected.created_ms == client.session_created_ms;
+        let is_returned = present && client.unused_sessions.remove(&connected.created_ms);
+        if is_returned && client.is_subscribed {
+            // The node of a session was down, in which the client had not subscribed. What it got meanwhile has given way to that.
+            client.begin_session();
+            client.received_ids.clear();
+            client.session_number = number;
+        }
         if client.is_subscribed && !(present && connected.has_subscriptions && is_known) {
             // A node that did not reach the others has given it a new session, which must not replace the earlier one, or one from before
             // it wanted a new one.
@@ -489,6 +511,9 @@ impl FaultSim {
         }
         client.state = ClientState::Connected;
         client.is_clean = false;
+        if !client.is_subscribed && !is_known && client.session_created_ms != 0 {
+            client.unused_sessions.insert(client.session_created_ms);
+        }
         client.session_created_ms = connected.created_ms;
         let has_moved = std::mem::replace(&mut client.home, home) != home;
         if !present {
