@@ -113,9 +113,10 @@ impl Shard {
                 ShardMessage::EndSession {
                     client_id,
                     keep,
+                    is_conflict,
                     request,
                 } => {
-                    let kept = self.end_session_for_cluster(&client_id, keep);
+                    let kept = self.end_session_for_cluster(&client_id, keep, is_conflict);
                     let answer = ShardMessage::SessionEndAnswer { request, kept };
                     self.shard_queues.send(from, answer);
                 }

@@ -302,6 +302,7 @@ impl Shard {
                     // Before the end of the earlier session, so that no other node gets it in between.
                     self.announce_session(&id, self.now_ms(), false, None);
                 }
+                let is_replacement = existing.is_some() && session_grant.is_none();
                 if let Some(session) = existing {
                     self.end_session(session);
                 }
@@ -313,7 +314,9 @@ impl Shard {
                     }
                 })?;
                 let is_provisional = session_grant.is_some_and(|grant| grant.is_provisional);
-                self.delivery.sessions[created].is_provisional = is_provisional;
+                let session = &mut self.delivery.sessions[created];
+                session.is_provisional = is_provisional;
+                session.is_replacement = is_replacement;
                 created
             }
         };

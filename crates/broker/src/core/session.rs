@@ -61,6 +61,8 @@ pub(crate) struct Session {
     pub(crate) is_relay: bool,
     /// The client wanted its earlier session, and got this one because not all nodes of the cluster had registered theirs.
     pub(crate) is_provisional: bool,
+    /// It began in place of an earlier one of its client at this node, and the owner of the client id may not know it yet.
+    pub(crate) is_replacement: bool,
     pub(crate) version: mqtt::Version,
     /// They run while the session has no connection.
     pub(crate) timers: SessionTimers,
@@ -97,6 +99,7 @@ impl Session {
             is_bridge: false,
             is_relay: false,
             is_provisional: false,
+            is_replacement: false,
             version: mqtt::Version::V311,
             timers: SessionTimers::default(),
             created_ms: now_ms,

@@ -212,10 +212,19 @@ impl Shard {
 
     /// The client has connected to another node: ends its session here, except a durable one that it resumes (`keep`).
     /// Returns whether the session stays.
-    pub(super) fn end_session_for_cluster(&mut self, client_id: &str, keep: bool) -> bool {
+    pub(super) fn end_session_for_cluster(
+        &mut self,
+        client_id: &str,
+        keep: bool,
+        is_conflict: bool,
+    ) -> bool {
         let Some(&session) = self.by_client_id.get(client_id) else {
             return false;
         };
+        if is_conflict && std::mem::take(&mut self.delivery.sessions[session].is_replacement) {
+            // The earlier session may be meant. The owner decides again, when it knows this one.
+            return true;
+        }
         if keep && self.delivery.sessions[session].expiry_s > 0 {
             return true;
         }

@@ -140,8 +140,10 @@ enum EndRequest {
         peer: PeerNodeIx,
         request: u64,
     },
-    /// Nobody waits.
-    Conflict,
+    /// Nobody waits. If the session stays, the owner has to decide again.
+    Conflict {
+        client_id: Box<str>,
+    },
 }
 
 /// Finds the node that has a session, and lets at most one node have it.
@@ -701,9 +703,14 @@ impl SessionDirectory {
                 keep,
                 client_id,
             } => {
-                let waiting = EndRequest::Peer {
-                    peer: from,
-                    request,
+                let waiting = match request {
+                    NO_ANSWER => EndRequest::Conflict {
+                        client_id: client_id.clone(),
+                    },
+                    _ => EndRequest::Peer {
+                        peer: from,
+                        request,
+                    },
                 };
                 self.end_local_session(&client_id, keep, waiting);
             }

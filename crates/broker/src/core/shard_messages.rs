@@ -78,9 +78,11 @@ pub(crate) enum ShardMessage {
         client_id: Box<str>,
     },
     /// The client has connected to another node: the session ends, except a durable one that the client resumes (`keep`).
+    /// `is_conflict`: another node has a session of the client instead, for a reason that was known before.
     EndSession {
         client_id: Box<str>,
         keep: bool,
+        is_conflict: bool,
         request: u64,
     },
     /// A client wants the exclusive subscription of a topic. Answered by `ExclusiveClaimed`.

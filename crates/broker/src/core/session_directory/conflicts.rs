@@ -132,7 +132,12 @@ impl SessionDirectory {
             "two nodes had a session of the same client; one of them ends"
         );
         match ended.holder {
-            None => self.end_local_session(client_id, false, EndRequest::Conflict),
+            None => {
+                let waiting = EndRequest::Conflict {
+                    client_id: client_id.into(),
+                };
+                self.end_local_session(client_id, false, waiting);
+            }
             Some(peer) => {
                 let message = SessionMessage::TakeOver {
                     request: NO_ANSWER,

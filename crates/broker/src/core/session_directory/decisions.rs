@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 
 use super::places::{SessionClaim, SessionClaimant, SessionHolder};
-use super::{
-    EndRequest, NO_ANSWER, SessionDirectory, SessionMessage, SessionRegistration, SessionTakeover,
-};
+use super::{EndRequest, SessionDirectory, SessionMessage, SessionRegistration, SessionTakeover};
 use crate::core::shard_messages::{SessionClaimOutcome, ShardMessage};
 use crate::core::tables::TableIx as _;
 
@@ -133,12 +131,14 @@ impl SessionDirectory {
     /// Requests the end of a session from the shard that has it.
     pub(super) fn end_local_session(&mut self, client_id: &str, keep: bool, waiting: EndRequest) {
         let request = self.next_request();
+        let is_conflict = matches!(waiting, EndRequest::Conflict { .. });
         self.end_requests.insert(request, waiting);
         match self.node.directory.shard_of(client_id) {
             Some(shard) => {
                 let message = ShardMessage::EndSession {
                     client_id: client_id.into(),
                     keep,
+                    is_conflict,
                     request,
                 };
                 self.to_shards.push((shard, message));
@@ -151,9 +151,15 @@ impl SessionDirectory {
     pub(crate) fn handle_session_end(&mut self, request: u64, kept: bool) {
         match self.end_requests.remove(&request) {
             Some(EndRequest::Own(request)) => self.finish_takeover(request, kept),
-            Some(EndRequest::Peer { peer, request }) if request != NO_ANSWER => {
+            Some(EndRequest::Peer { peer, request }) => {
                 let taken_over = SessionMessage::TakenOver { request, kept };
                 self.to_peers.push((peer, taken_over));
+            }
+            Some(EndRequest::Conflict { client_id }) if kept => {
+                let local = self.local.get(&client_id).copied();
+                if let Some(session) = local.filter(|local| local.sessions > 0) {
+                    self.register(&client_id, session);
+                }
             }
             _ => {}
         }

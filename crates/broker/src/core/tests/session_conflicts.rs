@@ -171,3 +171,30 @@ fn an_adopted_session_stays_after_a_restart_of_its_node() {
         assert_eq!(has, [true, false], "{id}");
     }
 }
+
+/// The client begins a new session while the owner, which does not know it yet, requests the end of the earlier one: that gives way to one
+/// at another node.
+#[test]
+fn a_new_session_does_not_end_instead_of_the_one_that_it_replaces() {
+    for n in 0..200 {
+        let id = format!("client-{n}");
+        let mut cluster = ClusterSim::new(2, 2, 1900 + n, true);
+        cluster.connect(0, 0, &id, false);
+        cluster.separate(0, 1);
+        cluster.pass(100);
+        let earlier = cluster.connect(1, 0, &id, false);
+        cluster.pass(8000);
+        let answer = connack_of(&mut cluster, 1, earlier);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
+        cluster.join(0, 1);
+        for _ in 0..cluster.random(20) {
+            cluster.step();
+        }
+        let client = cluster.connect(1, 0, &id, true);
+        let answer = connack_of(&mut cluster, 1, client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
+        let has = [0, 1].map(|node| cluster.nodes[node].has_session(&id));
+        assert_eq!(has, [false, true], "{id}");
+        assert!(!cluster.nodes[1].is_closing(client), "{id}");
+    }
+}
