@@ -65,14 +65,15 @@ impl SessionDirectory {
     ) -> Option<u64> {
         let of = self.holder_name(other.holder)?;
         let adopter = self.adopters.get(of)?;
-        let is_from_before =
-            |of: &SessionRegistration| of.since_ms <= adopter.since_ms + REGISTRATION_DELAY_MS;
+        // What the failed node has had since is another session, also if this node learns of the adoption long after it: the adopting
+        // node reports it for some time, and after a start.
+        let other_until_ms = adopter.since_ms.min(session.since_ms) + REGISTRATION_DELAY_MS;
         // A node that has lost another one for a moment may say that it adopts the sessions of its own adopter, and have adopted the
         // session from a third node.
         let is_adopted = (session.adopted_from).is_some_and(|from| from.may_be(of))
             && self.holder_name(session.holder) == Some(&*adopter.name)
-            && is_from_before(session)
-            && is_from_before(other);
+            && session.since_ms <= adopter.since_ms + REGISTRATION_DELAY_MS
+            && other.since_ms <= other_until_ms;
         is_adopted.then_some(adopter.number)
     }
 

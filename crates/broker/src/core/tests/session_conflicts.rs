@@ -4,6 +4,8 @@ use mqtt::{Packet, QoS, ReasonCode};
 
 use super::cluster_sim::{ClusterSim, name, packets};
 use super::sim::SimConnection;
+use crate::core::adoption::AbandonScan;
+use crate::core::inspection::{ScanStep, ShardScan as _};
 use crate::core::peer_loss::PeerLoss;
 use crate::core::succession::SessionHold;
 
@@ -196,5 +198,53 @@ fn a_new_session_does_not_end_instead_of_the_one_that_it_replaces() {
         let has = [0, 1].map(|node| cluster.nodes[node].has_session(&id));
         assert_eq!(has, [false, true], "{id}");
         assert!(!cluster.nodes[1].is_closing(client), "{id}");
+    }
+}
+
+/// The adopting node has failed. The failed node has ended its sessions and has a new one of the client when the adopting node returns and
+/// reports the adoption.
+#[test]
+fn a_new_session_at_the_failed_node_stays_when_the_adopting_node_returns() {
+    for n in 0..20 {
+        let id = format!("client-{n}");
+        let mut cluster = ClusterSim::with_stores(3, 2100 + n);
+        cluster.nodes[0].with_router(|router| router.set_standby_for(&name(1), true));
+        if n % 2 == 0 {
+            cluster.pass(61_000);
+        }
+        let mut client = cluster.connect(1, 0, &id, false);
+        cluster.nodes[1].subscribe(&mut client, "q", QoS::AtLeastOnce);
+        cluster.settle();
+        let failed = cluster.kill(1);
+        cluster.pass(1000);
+        cluster.nodes[0].with_router(|router| router.begin_succession(&name(1)));
+        cluster.nodes[0].adopt_all(&name(1), &failed);
+        cluster.nodes[0].with_router(|router| router.end_succession(&name(1), true));
+        cluster.settle();
+        let adopting = cluster.kill(0);
+        cluster.pass(6000);
+        cluster.start_again(1, failed, SessionHold::Held);
+        cluster.separate(0, 1);
+        cluster.settle();
+        for shard in &mut cluster.nodes[1].shards {
+            let mut scan = AbandonScan::default();
+            while let ScanStep::Continue(next) = scan.step(shard) {
+                scan = next;
+            }
+        }
+        cluster.pass(10);
+        cluster.nodes[1].with_router(|router| router.hold_sessions(SessionHold::Released));
+        let client = cluster.connect(1, 0, &id, true);
+        cluster.pass(8000);
+        let answer = connack_of(&mut cluster, 1, client);
+        assert_eq!(answer, Some((ReasonCode::SUCCESS, false)), "{id}");
+        cluster.start_again(0, adopting, SessionHold::Released);
+        cluster.nodes[0].with_router(|router| {
+            router.begin_succession(&name(1));
+            router.confirm_succession(&name(1));
+        });
+        cluster.settle();
+        let has = [0, 1].map(|node| cluster.nodes[node].has_session(&id));
+        assert_eq!(has, [false, true], "{id}");
     }
 }
