@@ -24,20 +24,21 @@ pub(crate) fn steps(report: &mut Report) {
         // The tests are built with debug assertions.
         let mut command = profiles::cargo_like_release("clippy");
         command.args(["--workspace", "--all-targets"]);
-        command.args(crate::RELEASED_FEATURES);
         run_step(command.args(["--", "-D", "warnings"]))
     });
+    // The next two share what cargo compiles for them, and libraries of others with the step before.
     report.run_step("the program alone compiles", || {
-        // As `cargo run` compiles it: with the features that it names itself. Tests of the workspace add others to its libraries.
-        run_step(&mut profiles::cargo_like_release("check"))
+        // As `cargo run` compiles it: tests of the workspace add features to libraries. With the fuzz targets, cargo selects
+        // the features of the C compiler's crate as for clippy, and does not compile C code again.
+        let mut command = profiles::cargo_like_release("check");
+        run_step(command.args(["--bins", "-p", "tidegate", "-p", "tidegate-fuzz"]))
     });
     report.run_step("cargo doc", || {
-        // Not the program: its documentation comments are help texts, which are no Markdown. With the examples, cargo
-        // selects the features of dependencies as for clippy, and does not check all crates again.
-        let mut command = cargo();
-        command.args(["doc", "--lib", "--examples", "--quiet", "--workspace"]);
+        // Not the program: its documentation comments are help texts, which are no Markdown. Nor the crate of tests, whose
+        // dependencies have features that the program does not need.
+        let mut command = profiles::cargo_like_release("doc");
+        command.args(["--lib", "--workspace", "--exclude", "tidegate-testkit"]);
         command.args(["--no-deps", "--document-private-items"]);
-        command.args(crate::RELEASED_FEATURES);
         run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
     console::steps(report);

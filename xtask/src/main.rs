@@ -39,9 +39,6 @@ Commands:
   docs [--check]                  write the generated pages of docs/, or say whether they are stale
 ";
 
-/// What released programs have besides the default features: tested and checked like the rest.
-const RELEASED_FEATURES: [&str; 2] = ["--features", "tidegate/parquet"];
-
 /// What went wrong with a command, told to a person. The text ends without a line break.
 type TaskError = String;
 

@@ -9,16 +9,18 @@ use crate::report::StepOutcome;
 use crate::{TaskError, root};
 
 /// The dev profile as the release profile is: no debug assertions, wrapping arithmetic. What is not of this workspace
-/// remains as it is built for the tests.
+/// remains as it is built for the tests, and so does the console, whose build script then runs once for all.
 ///
 /// A release build costs 20 to 30 minutes of CPU time, more than all tests. What its profile has besides, the optimisation and the
 /// number of codegen units, selects no code: what compiles with these settings does so with the real ones. Clippy rejects
 /// debug assertions that change something.
-const LIKE_RELEASE: [&str; 4] = [
+const LIKE_RELEASE: [&str; 6] = [
     "profile.dev.debug-assertions=false",
     "profile.dev.overflow-checks=false",
     r#"profile.dev.package."*".debug-assertions=true"#,
     r#"profile.dev.package."*".overflow-checks=true"#,
+    "profile.dev.package.tidegate-console.debug-assertions=true",
+    "profile.dev.package.tidegate-console.overflow-checks=true",
 ];
 
 /// A command of cargo that compiles as the release profile does.

@@ -40,8 +40,10 @@ impl TestOutputParser {
             return self.summary(summary, report);
         }
         if let Some(name) = line.strip_prefix("test ") {
-            if name.ends_with("... ok") || name.contains("... ignored") {
-                self.passed_tests += u64::from(name.ends_with("... ok"));
+            // Some programs add how long it took: `... ok <1.5s>`.
+            let is_passed = name.ends_with("... ok") || name.contains("... ok <");
+            if is_passed || name.contains("... ignored") {
+                self.passed_tests += u64::from(is_passed);
                 self.child_processes += u64::from(name.ends_with(CHILD_PROCESS));
                 return None;
             }
@@ -161,11 +163,12 @@ mod tests {
     #[test]
     fn a_program_that_dies_is_a_failure() {
         let (report, _) = read(&[
-            "running 2 tests",
+            "running 3 tests",
             "test a ... ok",
-            "thread 'b' has overflowed its stack",
+            "test b ... ok <1.5s>",
+            "thread 'c' has overflowed its stack",
         ]);
-        assert_eq!((report.passed, report.failed), (1, 1));
+        assert_eq!((report.passed, report.failed), (2, 1));
         assert_eq!(report.aborted_programs.len(), 1);
     }
 }

@@ -54,7 +54,6 @@ pub(crate) struct TestProgram {
 pub(crate) fn build() -> Result<Vec<TestProgram>, TaskError> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run"]);
-    command.args(crate::RELEASED_FEATURES);
     command.arg("--message-format=json-render-diagnostics");
     command.env("CARGO_TERM_COLOR", "never");
     let root = crate::root();

@@ -18,7 +18,9 @@ export default class LibtestReporter implements Reporter {
     const { state, errors } = test.result();
     if (state === 'passed') {
       this.passed += 1;
-      console.log(`test ${test.fullName} ... ok`);
+      // As Rust's test programs write it with `--report-time`.
+      const seconds = ((test.diagnostic()?.duration ?? 0) / 1000).toFixed(1);
+      console.log(`test ${test.fullName} ... ok <${seconds}s>`);
     } else if (state === 'failed') {
       this.fail(test.fullName, errors);
     } else {

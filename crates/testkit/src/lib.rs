@@ -7,12 +7,14 @@
 mod certificates;
 mod parquet;
 pub mod processes;
+mod programs;
 mod proxy;
 mod server;
 mod split_network;
 
 pub use certificates::{CertificateAuthority, TlsIdentity};
 pub use parquet::query_parquet;
+pub use programs::{find_chromium, find_program};
 pub use proxy::{Proxy, ProxyMode};
 pub use server::{DATABASE, NatsClient, PASSWORD, Rows, ServerKind, TestServer, USER, free_port};
 pub use split_network::{NetworkGuard, NetworkMachine, SplitNetwork};

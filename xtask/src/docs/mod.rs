@@ -90,7 +90,6 @@ pub(crate) fn check_links() -> StepOutcome {
 fn build() -> Result<(), TaskError> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--workspace"]);
-    command.args(crate::RELEASED_FEATURES);
     command.args(["--bin", "tidegate", "--example", "functions_reference"]);
     process::run(&mut command)
 }

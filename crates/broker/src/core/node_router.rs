@@ -4,9 +4,11 @@ mod announcements;
 mod batches;
 mod exclusives;
 mod logged_turns;
+mod peers;
 mod retained_transfers;
 mod successions;
 mod tunnels;
+mod unlogged;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,11 +20,9 @@ use hashbrown::{HashMap, HashSet};
 
 use super::cross_shard_batch::CrossShardBatch;
 use super::exclusive_directory::ExclusiveDirectory;
-use super::interest_snapshot::InterestSnapshot;
 use super::node::NodeState;
-use super::node_batches::{LogRequirement, ReceivedBatches, SentBatches};
+use super::node_batches::{LogRequirement, ReceivedBatches};
 use super::node_messages::{self, NodeMessage, NodeMessageError};
-use super::peer_loss::PeerLoss;
 use super::peer_node::{PeerNode, RemoteNode};
 use super::peer_node_ix::{PeerNodeIx, group_by_peer};
 use super::remote_interest::NodeFilters;
@@ -31,13 +31,10 @@ use super::session_directory::SessionDirectory;
 use super::shard_messages::{ShardMessage, ShardMessageQueues};
 use super::shared_subscription::RemoteMembers;
 use super::subscription_tree::SubscriptionTree;
-use super::succession::{Abandonment, RecentAdoption, Succession, Successor};
+use super::succession::{Abandonment, RecentAdoption, Succession};
 use super::tables::TableIx as _;
 use super::tunnel::TunnelMessage;
 use crate::config::MAX_PEER_NODES;
-
-/// Time for which a node that has left the cluster is kept: its standby may adopt its sessions.
-const LEFT_TIMEOUT_MS: u64 = 1000;
 
 /// Counters of what crosses between nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -227,83 +224,6 @@ impl NodeRouter {
         self.queues.is_all_applied() && self.peers.iter().flatten().all(|peer| peer.is_complete)
     }
 
-    /// A node has become reachable, and speaks this version of the messages between nodes: sends it everything that this node
-    /// wants, the sessions and exclusive subscriptions that concern it, and the messages that it has not logged.
-    pub(crate) fn add_peer(&mut self, index: PeerNodeIx, name: &str, protocol: u32) {
-        // What was announced before belongs to the others only.
-        self.send_announcements();
-        let Some((slot, is_returning)) = self.reserve_slot(index, name) else {
-            tracing::error!("there are more other nodes than a node can know; this is a bug");
-            return;
-        };
-        self.peers[index.position()] = Some(Box::new(PeerNode {
-            slot,
-            unconfirmed: VecDeque::new(),
-            is_complete: false,
-            snapshot: is_returning.then(Box::default),
-            rejects: false,
-            retained_transfer: None,
-            has_named_stream: false,
-            applied: 0,
-            announcements: Vec::new(),
-            announced: self.sequence,
-            awaits_completion: false,
-            forgets_with: u64::MAX,
-        }));
-        if self.rejecting_shards != 0 {
-            let state = node_messages::encode_store_state(true);
-            self.outgoing.push((index, state));
-        }
-        self.send_unlogged_batches(index, slot);
-        self.send_all_announcements(index);
-        if let Some(digests) = self.retained.digests() {
-            let digests = node_messages::encode_retained_digests(&digests);
-            self.outgoing.push((index, digests));
-        }
-        self.report_successions(index);
-        self.await_notice(name);
-        self.sessions.add_peer(index, name, self.now_ms);
-        self.exclusives.add_peer(index, name, protocol);
-    }
-
-    /// The slot of a node, and whether the node had it already. A node that cannot be reached gives way if all are used.
-    fn reserve_slot(&mut self, peer: PeerNodeIx, name: &str) -> Option<(u8, bool)> {
-        let nodes = || self.nodes.iter().enumerate();
-        // What waits for a node whose sessions are being adopted is for its standby. If many nodes return at once, there are not two
-        // slots for each: it is sent to the node, which confirms nothing as long as its sessions may be adopted, and to the standby
-        // when that has adopted them.
-        let is_succeeded =
-            self.successions.contains_key(name) && self.nodes.iter().any(Option::is_none);
-        let is_named =
-            |node: &RemoteNode| *node.name == *name && !(is_succeeded && node.peer.is_none());
-        let known = nodes().find(|(_, node)| node.as_deref().is_some_and(is_named));
-        if let Some((slot, _)) = known {
-            if let Some(node) = &mut self.nodes[slot] {
-                node.peer = Some(peer);
-            }
-            return Some((slot as u8, true));
-        }
-        let lost_ms = |node: &Option<Box<RemoteNode>>| match node {
-            None => Some(0),
-            Some(node) => node.peer.is_none().then_some(node.lost_ms),
-        };
-        let free = nodes().filter_map(|(slot, node)| Some((lost_ms(node)?, slot)));
-        let (_, slot) = free.min()?;
-        self.give_up(slot as u8);
-        self.nodes[slot] = Some(Box::new(RemoteNode {
-            name: name.into(),
-            peer: Some(peer),
-            lost_ms: 0,
-            kept_ms: 0,
-            batch: CrossShardBatch::default(),
-            confirm: false,
-            sent: SentBatches::new(self.next_stream),
-            returned_after: None,
-        }));
-        self.next_stream = self.next_stream.wrapping_add(1).max(1);
-        Some((slot as u8, false))
-    }
-
     /// Lets time pass. It has to be called every 100 ms while it returns true.
     pub(crate) fn tick(&mut self) -> bool {
         self.sessions.tick(self.now_ms);
@@ -334,57 +254,6 @@ impl NodeRouter {
             || self.exclusives.needs_tick()
     }
 
-    /// A node cannot be reached any more.
-    pub(crate) fn remove_peer(&mut self, index: PeerNodeIx, loss: PeerLoss) {
-        self.remove_successor(index);
-        let slot = self.peers[index.position()].as_ref().map(|peer| peer.slot);
-        let node = slot.and_then(|slot| self.nodes[usize::from(slot)].as_ref());
-        let name = node.map(|node| node.name.clone());
-        let has_standby = name.as_deref().is_some_and(|name| self.has_standby(name));
-        if let Some(name) = name.as_ref()
-            && self.standby_for.contains(name)
-        {
-            // Before the others register their sessions anew, so that clients wait for those of the node.
-            self.begin_succession(name);
-        }
-        self.sessions.remove_peer(index, loss, self.now_ms);
-        self.exclusives.remove_peer(index);
-        self.to_tunnel_exits.retain(|&(from, ..)| from != index);
-        self.early_batches.retain(|early| early.from != index);
-        let queues = &mut self.queues;
-        self.tunnel_entries.retain(|&tunnel, &mut (shard, peer)| {
-            if peer == index {
-                queues.send(shard, ShardMessage::TunnelClosed { tunnel });
-            }
-            peer != index
-        });
-        self.outgoing.retain(|&(to, _)| to != index);
-        let Some(peer) = self.peers[index.position()].take() else {
-            return;
-        };
-        if let Some(node) = &mut self.nodes[usize::from(peer.slot)] {
-            node.peer = None;
-            node.lost_ms = self.now_ms;
-            node.kept_ms = match loss {
-                PeerLoss::Left if !has_standby => 0,
-                PeerLoss::Left => LEFT_TIMEOUT_MS.min(self.away_timeout_ms),
-                PeerLoss::Silent | PeerLoss::Reconnecting => self.away_timeout_ms,
-            };
-        }
-        let kept_ms = self.nodes[usize::from(peer.slot)]
-            .as_ref()
-            .map_or(0, |node| node.kept_ms);
-        let has_successor = (self.nodes[usize::from(peer.slot)].as_ref())
-            .is_some_and(|node| self.successions.contains_key(&node.name));
-        match kept_ms == 0 && !has_successor {
-            true => self.give_up(peer.slot),
-            false => self.set_members_offline(peer.slot),
-        }
-        self.announce_store_states();
-        self.confirm_announcements();
-        self.confirm_turns();
-    }
-
     /// The store of a shard rejects writes, or does so no longer.
     fn set_store_rejects(&mut self, shard: u16, rejects: bool) {
         let before = self.rejecting_shards != 0;
@@ -412,105 +281,6 @@ impl NodeRouter {
                 self.queues.send(shard, ShardMessage::StoreRejects(rejects));
             }
         }
-    }
-
-    /// Forgets what a node wants. Nothing waits for it any more, and messages for one member of a group go to others.
-    fn give_up(&mut self, slot: u8) {
-        self.give_up_to(slot, None);
-    }
-
-    /// As [`give_up`](Self::give_up); all messages above QoS 0 go to the node that has adopted the sessions.
-    fn give_up_to(&mut self, slot: u8, successor: Option<Successor>) {
-        let Some(node) = self.nodes[usize::from(slot)].take() else {
-            return;
-        };
-        self.remove_interest(slot, &InterestSnapshot::default());
-        self.pass_on_unlogged(slot, *node, successor);
-    }
-
-    /// Sends what a node that can be reached has not confirmed to the node that has adopted its sessions; `None`: only what is
-    /// for members of groups, to other members.
-    fn redirect_unlogged(&mut self, slot: u8, successor: Option<Successor>) {
-        let Some(node) = &mut self.nodes[usize::from(slot)] else {
-            return;
-        };
-        let stream = self.next_stream;
-        self.next_stream = self.next_stream.wrapping_add(1).max(1);
-        let fresh = RemoteNode {
-            name: node.name.clone(),
-            peer: node.peer,
-            lost_ms: node.lost_ms,
-            kept_ms: node.kept_ms,
-            batch: CrossShardBatch::default(),
-            confirm: false,
-            // A confirmation of the earlier stream that is still on its way confirms nothing of this one.
-            sent: SentBatches::continuing(stream, node.sent.last()),
-            returned_after: None,
-        };
-        let peer = node.peer;
-        let before = std::mem::replace(&mut **node, fresh);
-        if let Some(peer) = peer {
-            let stream = node_messages::encode_stream(stream);
-            self.outgoing.push((peer, stream));
-        }
-        self.pass_on_unlogged(slot, before, successor);
-    }
-
-    /// Finds other receivers for the messages that a node has not confirmed. What waited for the node waits for them.
-    fn pass_on_unlogged(&mut self, slot: u8, mut node: RemoteNode, successor: Option<Successor>) {
-        let mut touched = BatchRecipients::default();
-        let open = std::mem::take(&mut node.batch);
-        let first = node.sent.first_unlogged();
-        let unlogged = node
-            .sent
-            .unlogged()
-            .map(|message| node_messages::decode_own_batch(message));
-        let batches = unlogged.chain([Some(open)]);
-        for (number, batch) in (first..).zip(batches) {
-            let Some(batch) = batch else { continue };
-            // The node has got it in its present slot.
-            let is_received = matches!(successor, Some(Successor::Returned(_)))
-                && (node.returned_after).is_some_and(|last| number > last);
-            for crossing in batch.iter() {
-                match (&crossing.member, successor) {
-                    (None, Some(_)) if is_received => {}
-                    (Some(member), _) => {
-                        self.send_to_member(crossing.traffic(), member, &mut touched);
-                    }
-                    // All nodes that could be reached have got it.
-                    (None, Some(_)) if crossing.is_retained_copy => {}
-                    (None, Some(successor)) => {
-                        let message = crossing.traffic();
-                        self.send_to_adopted(successor, &node.name, message, &mut touched);
-                    }
-                    (None, None) => {}
-                }
-            }
-        }
-        let requirement = self.require(touched);
-        for waiting in self.waiting_turns.iter_mut().flatten() {
-            waiting.requirement.replace_node(slot, &requirement);
-        }
-        for received in self.received.values_mut() {
-            for waiting in received.requirements() {
-                waiting.replace_node(slot, &requirement);
-            }
-        }
-        for of_shard in &mut self.touched {
-            if of_shard.nodes & 1 << slot != 0 {
-                of_shard.nodes = of_shard.nodes & !(1 << slot) | touched.nodes;
-                of_shard.shards |= touched.shards;
-            }
-        }
-    }
-
-    /// Bytes of messages for a node that it has not logged; the largest number of all nodes.
-    pub(crate) fn unlogged_bytes(&self) -> usize {
-        let nodes = self.nodes.iter().flatten();
-        nodes
-            .map(|node| node.sent.unlogged_bytes())
-            .max()
-            .unwrap_or(0)
     }
 
     /// Handles messages of a shard.

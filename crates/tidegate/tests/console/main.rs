@@ -3,8 +3,10 @@
 //!
 //! `TIDEGATE_TEST_SCREENSHOTS` names a folder for a picture of each page.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
+
+use testkit::{find_chromium, find_program};
 
 fn main() -> ExitCode {
     let mut filters = Vec::new();
@@ -17,8 +19,7 @@ fn main() -> ExitCode {
         }
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../console");
-    let chromium = find_program("chromium-headless-shell").or_else(|| find_program("chromium"));
-    let (Some(node), Some(chromium)) = (find_program("node"), chromium) else {
+    let (Some(node), Some(chromium)) = (find_program("node"), find_chromium()) else {
         return skipped("Chromium or Node is not installed");
     };
     if console::index().is_none() {
@@ -55,13 +56,6 @@ fn skipped(why: &str) -> ExitCode {
     eprintln!("SKIPPED console: {why}");
     println!("test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
     ExitCode::SUCCESS
-}
-
-fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file())
 }
 
 /// The regular expression that matches this text only.

@@ -8,8 +8,7 @@ use super::{find_program, installed, skipped};
 /// Starts a script, given by its path below `tests/wire`, where there is a browser for it.
 pub(crate) fn start_script(script: &str) -> Option<Client> {
     let packages = installed("TIDEGATE_TEST_PLAYWRIGHT", "playwright/node_modules");
-    let chromium = find_program("chromium-headless-shell").or_else(|| find_program("chromium"));
-    let programs = (find_program("node"), chromium);
+    let programs = (find_program("node"), testkit::find_chromium());
     let (Some(packages), (Some(node), Some(chromium))) = (packages, programs) else {
         skipped("Chromium, Node or playwright-core is not installed");
         return None;

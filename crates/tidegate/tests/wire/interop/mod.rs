@@ -13,6 +13,8 @@ mod rumqttc;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+pub(crate) use testkit::{find_program, report_skipped as skipped};
+
 use crate::certificates::{Authority, TlsIdentity};
 use crate::support::{Node, external, temporary_directory};
 
@@ -123,20 +125,4 @@ pub(crate) fn installed(variable: &str, below_target: &str) -> Option<PathBuf> {
             .join(below_target),
     };
     path.exists().then_some(path)
-}
-
-/// The full path of a program on `PATH`.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
-}
-
-/// Says that the current test does not run. Written past libtest's capture, so that it is seen when the test "passes".
-pub(crate) fn skipped(why: &str) {
-    use std::io::Write;
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("?");
-    let _ = std::io::stderr().write_all(format!("SKIPPED {test}: {why}\n").as_bytes());
 }
