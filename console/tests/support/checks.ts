@@ -28,15 +28,18 @@ export function contrastProblems(page: Page): Promise<string[]> {
   return runAxe(page, { runOnly: ['color-contrast'] });
 }
 
+/** Describes and sends only what was violated: a page has thousands of elements that pass. */
 async function runAxe(page: Page, options: RunOptions): Promise<string[]> {
   await page.evaluate(axeSource);
-  const results = await page.evaluate(
-    (options) =>
-      (globalThis as unknown as { axe: { run: (options: RunOptions) => Promise<AxeResults> } }).axe.run(options),
-    options,
-  );
-  return results.violations.flatMap((violation) =>
-    violation.nodes.map((element) => `${violation.id}: ${element.html}\n    ${element.failureSummary ?? ''}`),
+  return page.evaluate(
+    async (options) => {
+      const { axe } = globalThis as unknown as { axe: { run: (options: RunOptions) => Promise<AxeResults> } };
+      const { violations } = await axe.run(options);
+      return violations.flatMap((violation) =>
+        violation.nodes.map((element) => `${violation.id}: ${element.html}\n    ${element.failureSummary ?? ''}`),
+      );
+    },
+    { ...options, resultTypes: ['violations'] } satisfies RunOptions,
   );
 }
 

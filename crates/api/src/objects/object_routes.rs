@@ -4,6 +4,7 @@
 use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -463,23 +464,65 @@ async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     }
     check_id(names.id_field, &id)?;
     check_not_declared(&*kind, &id)?;
-    let _changing = call.app.changing.lock().await;
-    let current = get_object(&call.app, names.kind, &id).await?;
-    preconditions.check(current.as_ref().map(|object| object.version))?;
+    let waiting = ConflictWait::new();
+    loop {
+        let changing = call.app.changing.lock().await;
+        let current = get_object(&call.app, names.kind, &id).await?;
+        preconditions.check(current.as_ref().map(|object| object.version))?;
+        let written = write_instead_of(current, &kind, &call, &id, input.clone()).await;
+        drop(changing);
+        match written {
+            Err(problem) if waiting.repeats(&problem).await => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The caller holds `changing`.
+async fn write_instead_of(
+    current: Option<Object>,
+    kind: &Arc<dyn ObjectKind>,
+    call: &ApiCall,
+    id: &str,
+    mut input: Map<String, Value>,
+) -> ApiResult {
     let stored_now = current.as_ref().map(|object| &object.value);
-    membership::complete_namespace(&*kind, &call, &id, &mut input, stored_now)?;
+    membership::complete_namespace(&**kind, call, id, &mut input, stored_now)?;
     let accepted = kind
-        .prepare(&call.app, &id, Value::Object(input), stored_now)
+        .prepare(&call.app, id, Value::Object(input), stored_now)
         .await?;
     let status = match current {
         Some(_) => StatusCode::OK,
         None => StatusCode::CREATED,
     };
-    let (object, mut body) = save_object(&kind, &call, &id, accepted.stored, current).await?;
+    let (object, mut body) = save_object(kind, call, id, accepted.stored, current).await?;
     if let Some(fields) = body.as_object_mut() {
         fields.extend(accepted.shown_once);
     }
     Ok(with_etag(status, &object, body))
+}
+
+/// A change that fails because another node has changed the object, and this node has not received that yet, is repeated: it replaces
+/// whatever the object is then, unless the client has set a precondition, which is checked again.
+struct ConflictWait(Instant);
+
+impl ConflictWait {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    const INTERVAL: Duration = Duration::from_millis(20);
+
+    fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Waits, and returns whether the change is to be repeated.
+    async fn repeats(&self, problem: &ProblemDetails) -> bool {
+        let is_conflict = problem.status == StatusCode::PRECONDITION_FAILED;
+        let repeats = is_conflict && self.0.elapsed() < Self::TIMEOUT;
+        if repeats {
+            tokio::time::sleep(Self::INTERVAL).await;
+        }
+        repeats
+    }
 }
 
 /// Checks whether the object may change to this value, and returns the value.
@@ -545,20 +588,39 @@ async fn remove(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
     let id = call.path(names.id_field).to_owned();
     let preconditions = Preconditions::read(call.headers())?;
     check_not_declared(&*kind, &id)?;
-    let _changing = call.app.changing.lock().await;
-    let current = get_object(&call.app, names.kind, &id).await?;
-    let current = current.ok_or_else(|| object_not_found(&*kind, &id))?;
-    preconditions.check(Some(current.version))?;
-    run_check_change(&kind, &call, &id, None, None).await?;
-    let (store_kind, store_id) = (names.kind, id.clone());
+    let waiting = ConflictWait::new();
+    loop {
+        let changing = call.app.changing.lock().await;
+        let current = get_object(&call.app, names.kind, &id).await?;
+        let current = current.ok_or_else(|| object_not_found(&*kind, &id))?;
+        preconditions.check(Some(current.version))?;
+        let removed = remove_version(current, &kind, &call, &id).await;
+        drop(changing);
+        match removed {
+            Ok(()) => return call::no_content(),
+            Err(problem) if waiting.repeats(&problem).await => {}
+            Err(problem) => return Err(problem),
+        }
+    }
+}
+
+/// The caller holds `changing`.
+async fn remove_version(
+    current: Object,
+    kind: &Arc<dyn ObjectKind>,
+    call: &ApiCall,
+    id: &str,
+) -> Result<(), ProblemDetails> {
+    run_check_change(kind, call, id, None, None).await?;
+    let (store_kind, store_id) = (kind.names().kind, id.to_owned());
     let expected = ExpectedVersion::Version(current.version);
     let change = AuditedChange {
-        kind: names.kind,
-        id: &id,
+        kind: store_kind,
+        id,
         before: Some((current.version, kind.public_view(&call.app, &current.value))),
         after: None,
     };
-    let entry = ObjectChangeEntry::new(&call, change);
+    let entry = ObjectChangeEntry::new(call, change);
     run_on_store(&call.app, move |objects| {
         let recorded = entry.journal_entry(None);
         objects.delete_with_entry(store_kind, &store_id, expected, &recorded)?;
@@ -566,8 +628,7 @@ async fn remove(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
         Ok(())
     })
     .await?
-    .map_err(|error: ObjectError| object_problem(&error))?;
-    call::no_content()
+    .map_err(|error: ObjectError| object_problem(&error))
 }
 
 fn fields_of(input: Value) -> Result<Map<String, Value>, ProblemDetails> {
