@@ -26,10 +26,10 @@ pub(crate) fn steps(report: &mut Report) {
         command.args(["--workspace", "--all-targets"]);
         run_step(command.args(["--", "-D", "warnings"]))
     });
-    // The next two share what cargo compiles for them, and libraries of others with the step before.
+    // The next two steps compile each crate of the workspace once for both, and use what clippy has compiled of other crates.
     report.run_step("the program alone compiles", || {
-        // As `cargo run` compiles it: tests of the workspace add features to libraries. With the fuzz targets, cargo selects
-        // the features of the C compiler's crate as for clippy, and does not compile C code again.
+        // As `cargo run` compiles it: tests of the workspace add features to libraries. The fuzz targets select a feature of the
+        // build dependency `cc`; without them, cargo would compile all C code a second time.
         let mut command = profiles::cargo_like_release("check");
         run_step(command.args(["--bins", "-p", "tidegate", "-p", "tidegate-fuzz"]))
     });

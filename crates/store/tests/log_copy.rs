@@ -54,19 +54,14 @@ fn queue_done(bench: &mut StoreFixture, seqs: std::ops::RangeInclusive<u64>) {
 }
 
 fn assert_same_queues(one: &Store, other: &Store) {
-    let sessions = |store: &Store| {
-        let mut sessions = store.queued_sessions();
-        sessions.sort_unstable();
-        sessions
-    };
     let read = |store: &Store, session| {
         let mut entries = Vec::new();
         let mut each = |entry| entries.push(entry);
         store.read_queue(session, &mut each).unwrap();
         entries
     };
-    assert_eq!(sessions(one), sessions(other));
-    for session in sessions(one) {
+    assert_eq!(one.queued_sessions(), other.queued_sessions());
+    for session in one.queued_sessions() {
         assert_eq!(one.queue(session), other.queue(session));
         let entries = read(one, session);
         assert_eq!(

@@ -2,6 +2,7 @@
 
 mod api_key;
 mod backend_objects;
+mod conflict_wait;
 mod content_version;
 mod credential_holder;
 mod dashboard;

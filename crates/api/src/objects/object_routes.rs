@@ -4,7 +4,6 @@
 use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -12,6 +11,7 @@ use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value};
 use store::{ExpectedVersion, Object, ObjectError, Objects};
 
+use super::conflict_wait::ConflictWait;
 use super::kind_names::ObjectOwner;
 use super::membership;
 use super::object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend};
@@ -469,17 +469,17 @@ async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
         let changing = call.app.changing.lock().await;
         let current = get_object(&call.app, names.kind, &id).await?;
         preconditions.check(current.as_ref().map(|object| object.version))?;
-        let written = write_instead_of(current, &kind, &call, &id, input.clone()).await;
+        let written = replace_object(current, &kind, &call, &id, input.clone()).await;
         drop(changing);
         match written {
-            Err(problem) if waiting.repeats(&problem).await => {}
+            Err(problem) if waiting.wait_to_repeat(&problem).await => {}
             outcome => return outcome,
         }
     }
 }
 
-/// The caller holds `changing`.
-async fn write_instead_of(
+/// Stores the object in place of `current`, or creates it. The caller holds `changing`.
+async fn replace_object(
     current: Option<Object>,
     kind: &Arc<dyn ObjectKind>,
     call: &ApiCall,
@@ -500,29 +500,6 @@ async fn write_instead_of(
         fields.extend(accepted.shown_once);
     }
     Ok(with_etag(status, &object, body))
-}
-
-/// A change that fails because another node has changed the object, and this node has not received that yet, is repeated: it replaces
-/// whatever the object is then, unless the client has set a precondition, which is checked again.
-struct ConflictWait(Instant);
-
-impl ConflictWait {
-    const TIMEOUT: Duration = Duration::from_secs(3);
-    const INTERVAL: Duration = Duration::from_millis(20);
-
-    fn new() -> Self {
-        Self(Instant::now())
-    }
-
-    /// Waits, and returns whether the change is to be repeated.
-    async fn repeats(&self, problem: &ProblemDetails) -> bool {
-        let is_conflict = problem.status == StatusCode::PRECONDITION_FAILED;
-        let repeats = is_conflict && self.0.elapsed() < Self::TIMEOUT;
-        if repeats {
-            tokio::time::sleep(Self::INTERVAL).await;
-        }
-        repeats
-    }
 }
 
 /// Checks whether the object may change to this value, and returns the value.
@@ -598,13 +575,13 @@ async fn remove(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
         drop(changing);
         match removed {
             Ok(()) => return call::no_content(),
-            Err(problem) if waiting.repeats(&problem).await => {}
+            Err(problem) if waiting.wait_to_repeat(&problem).await => {}
             Err(problem) => return Err(problem),
         }
     }
 }
 
-/// The caller holds `changing`.
+/// Deletes the object unless it has changed since `current` was read. The caller holds `changing`.
 async fn remove_version(
     current: Object,
     kind: &Arc<dyn ObjectKind>,

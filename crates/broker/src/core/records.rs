@@ -608,7 +608,7 @@ mod tests {
         };
         let mut bytes = Vec::new();
         record.write(&mut bytes);
-        assert_eq!(SessionRecord::read(&bytes).as_ref(), Some(&record));
+        assert_eq!(SessionRecord::read(&bytes), Some(record));
         assert_eq!(SessionRecord::read(&[9, 0, 5]), None);
         assert_eq!(read_session_key(&session_key("ann", 300)), Some("ann"));
         assert_eq!(read_session_key(b"ann"), None);

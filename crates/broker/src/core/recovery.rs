@@ -55,7 +55,7 @@ pub(crate) fn recover_from_store(
     read_retained(store, node, now_ms, &mut recovered[0].obsolete_keys)?;
     read_delayed(store, &mut recovered, &mut highest)?;
     read_received(store, &mut recovered)?;
-    for number in queued_in_order(store) {
+    for number in store.queued_sessions() {
         if let Some(link) = ShardLink::from_store_number(number) {
             let last_seq = store.queue(number).map_or(0, |queue| queue.last_seq);
             for shard in &mut recovered {
@@ -75,13 +75,6 @@ pub(crate) fn recover_from_store(
     })
 }
 
-/// The numbers of sessions and links with a queue. Starts and adoptions proceed in their order, so that one can be repeated.
-fn queued_in_order(store: &Store) -> Vec<u64> {
-    let mut numbers = store.queued_sessions();
-    numbers.sort_unstable();
-    numbers
-}
-
 /// What is adopted from the copy of another node's store.
 pub(crate) struct RecoveredCopy {
     /// Sessions, delayed messages and shard links.
@@ -98,9 +91,8 @@ pub(crate) fn read_copy(copy: &Store) -> Result<RecoveredCopy, store::StoreError
     read_subscriptions(copy, &mut recovered, &places)?;
     read_delayed(copy, &mut recovered, &mut highest)?;
     let [mut recovered] = recovered;
-    let links = queued_in_order(copy)
-        .into_iter()
-        .filter_map(ShardLink::from_store_number);
+    let links = copy.queued_sessions();
+    let links = links.into_iter().filter_map(ShardLink::from_store_number);
     recovered.links = links.map(|link| (link, 0)).collect();
     Ok(RecoveredCopy {
         shard: recovered,

@@ -24,16 +24,19 @@ impl Store {
         }
     }
 
-    /// Sessions with queued messages. Before [`start`](Self::start) only.
+    /// Sessions with queued messages, in order of their numbers, so that a start or an adoption can be repeated. Before
+    /// [`start`](Self::start) only.
     pub fn queued_sessions(&self) -> Vec<u64> {
         let opened = lock(&self.inner.recovered_store);
         let Some(opened) = &*opened else {
             return Vec::new();
         };
-        match &opened.summaries {
+        let mut sessions: Vec<u64> = match &opened.summaries {
             None => opened.recovered.index.queued_sessions(),
             Some(summaries) => summaries.keys().copied().collect(),
-        }
+        };
+        sessions.sort_unstable();
+        sessions
     }
 
     /// Reads all queued entries of a session, in order of their sequence numbers. Before [`start`](Self::start) only. `each` must

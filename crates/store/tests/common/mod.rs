@@ -208,9 +208,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Compares the store with the model. `store` is open and not started; it is started to read messages.
 pub(crate) fn check_opened(store: Store, model: &script::StoreModel) -> StoreFixture {
-    let mut sessions = store.queued_sessions();
-    sessions.sort_unstable();
-    assert_eq!(sessions, model.waiting());
+    assert_eq!(store.queued_sessions(), model.waiting());
     for (&id, session) in &model.sessions {
         let summary = store.queue(id).unwrap_or_default();
         assert_eq!(summary.messages, session.entries.len() as u64);

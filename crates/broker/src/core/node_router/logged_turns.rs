@@ -1,7 +1,7 @@
 //! Turns of shards and batches of nodes, confirmed when all logs have what they caused.
 
 use super::{BatchRecipients, NodeRouter, WaitingTurn};
-use crate::core::node_batches::LogRequirement;
+use crate::core::node_batches::{LogRequirement, ReceivedBatches};
 use crate::core::node_messages;
 use crate::core::peer_node::RemoteNode;
 use crate::core::peer_node_ix::PeerNodeIx;
@@ -41,6 +41,14 @@ impl NodeRouter {
         let touched = std::mem::take(&mut self.touched[usize::from(shard)]);
         let requirement = self.require(touched);
         self.waiting_turns[usize::from(shard)].push_back(WaitingTurn { turn, requirement });
+    }
+
+    /// What turns of the shards, and batches of other nodes, wait for.
+    pub(super) fn requirements(&mut self) -> impl Iterator<Item = &mut LogRequirement> {
+        let turns = self.waiting_turns.iter_mut().flatten();
+        let turns = turns.map(|waiting| &mut waiting.requirement);
+        let batches = self.received.values_mut();
+        turns.chain(batches.flat_map(ReceivedBatches::requirements))
     }
 
     pub(super) fn confirm_turns(&mut self) {

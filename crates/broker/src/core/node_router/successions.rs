@@ -421,13 +421,8 @@ impl NodeRouter {
             }
         }
         let requirement = self.require(touched);
-        for waiting in self.waiting_turns.iter_mut().flatten() {
-            waiting.requirement.add_to_node(slot, &requirement);
-        }
-        for received in self.received.values_mut() {
-            for waiting in received.requirements() {
-                waiting.add_to_node(slot, &requirement);
-            }
+        for waiting in self.requirements() {
+            waiting.add_to_node(slot, &requirement);
         }
         for of_shard in &mut self.touched {
             if of_shard.nodes & 1 << slot != 0 {

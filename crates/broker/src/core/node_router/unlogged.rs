@@ -83,13 +83,8 @@ impl NodeRouter {
             }
         }
         let requirement = self.require(touched);
-        for waiting in self.waiting_turns.iter_mut().flatten() {
-            waiting.requirement.replace_node(slot, &requirement);
-        }
-        for received in self.received.values_mut() {
-            for waiting in received.requirements() {
-                waiting.replace_node(slot, &requirement);
-            }
+        for waiting in self.requirements() {
+            waiting.replace_node(slot, &requirement);
         }
         for of_shard in &mut self.touched {
             if of_shard.nodes & 1 << slot != 0 {

@@ -65,8 +65,8 @@ impl SessionDirectory {
     ) -> Option<u64> {
         let of = self.holder_name(other.holder)?;
         let adopter = self.adopters.get(of)?;
-        // What the failed node has had since is another session, also if this node learns of the adoption long after it: the adopting
-        // node reports it for some time, and after a start.
+        // A session that the failed node has begun after the adoption is another one. This node may learn of the adoption long after it:
+        // the adopting node reports it for some time, and again after a start if it was not recorded as complete.
         let other_until_ms = adopter.since_ms.min(session.since_ms) + REGISTRATION_DELAY_MS;
         // A node that has lost another one for a moment may say that it adopts the sessions of its own adopter, and have adopted the
         // session from a third node.
@@ -77,8 +77,8 @@ impl SessionDirectory {
         is_adopted.then_some(adopter.number)
     }
 
-    /// Whether a session is the other one, adopted from its node, as far as can be told without having learned of the adoption: this node
-    /// did not reach the adopting one then, or has started since, and the adopting node does not report it after a start.
+    /// Whether a session is the other one, adopted from its node. For adoptions of which this node has not learned: it did not reach the
+    /// adopting node then, or has started since, and a node that starts again does not report adoptions that are complete.
     fn is_adopted_copy(&self, session: &SessionRegistration, other: &SessionRegistration) -> bool {
         let of = self.holder_name(other.holder);
         let is_from = |of: &str| session.adopted_from.is_some_and(|from| from.may_be(of));

@@ -7,8 +7,6 @@ use tempfile::TempDir;
 
 use super::cluster_sim::{ClusterSim, name, payloads};
 use super::sim::{AWAY_TIMEOUT_MS, Sim, SimConnection};
-use crate::core::adoption::AbandonScan;
-use crate::core::inspection::{ScanStep, ShardScan};
 use crate::core::succession::SessionHold;
 
 /// A client with a durable session.
@@ -173,12 +171,7 @@ pub(super) fn fail_over(cluster: &mut ClusterSim, node: usize, standby: usize) -
 pub(super) fn return_without_sessions(cluster: &mut ClusterSim, node: usize, dir: TempDir) {
     cluster.start_again(node, dir, SessionHold::Held);
     cluster.settle();
-    for shard in &mut cluster.nodes[node].shards {
-        let mut scan = AbandonScan::default();
-        while let ScanStep::Continue(next) = scan.step(shard) {
-            scan = next;
-        }
-    }
+    cluster.nodes[node].abandon_all();
     cluster.pass(10);
     cluster.nodes[node].with_router(|router| router.hold_sessions(SessionHold::Released));
     cluster.nodes[node].forward_restored();

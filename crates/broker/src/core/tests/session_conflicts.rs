@@ -1,11 +1,10 @@
 //! Which session stays if two nodes have one of the same client.
 
 use mqtt::{Packet, QoS, ReasonCode};
+use tempfile::TempDir;
 
 use super::cluster_sim::{ClusterSim, name, packets};
 use super::sim::SimConnection;
-use crate::core::adoption::AbandonScan;
-use crate::core::inspection::{ScanStep, ShardScan as _};
 use crate::core::peer_loss::PeerLoss;
 use crate::core::succession::SessionHold;
 
@@ -136,26 +135,33 @@ fn an_adopted_session_stays_although_that_of_the_failed_node_is_registered_late(
     }
 }
 
+/// Node 0 of three has adopted the session of a client from node 1, which was killed. Returns the store of that. `is_later`: the session
+/// began so late after the start of the nodes that it does not give way to an earlier one.
+fn adopted_session(seed: u64, id: &str, is_later: bool) -> (ClusterSim, TempDir) {
+    let mut cluster = ClusterSim::with_stores(3, seed);
+    cluster.nodes[0].with_router(|router| router.set_standby_for(&name(1), true));
+    if is_later {
+        cluster.pass(61_000);
+    }
+    let mut client = cluster.connect(1, 0, id, false);
+    cluster.nodes[1].subscribe(&mut client, "q", QoS::AtLeastOnce);
+    cluster.settle();
+    let failed = cluster.kill(1);
+    cluster.pass(1000);
+    cluster.nodes[0].with_router(|router| router.begin_succession(&name(1)));
+    cluster.nodes[0].adopt_all(&name(1), &failed);
+    cluster.nodes[0].with_router(|router| router.end_succession(&name(1), true));
+    cluster.settle();
+    (cluster, failed)
+}
+
 /// The failed node does not know yet that its sessions were adopted when the adopting node is started again, and some owners have not
 /// learned of it. Half of the sessions give way to earlier ones of their clients, which may not have been known when these began.
 #[test]
 fn an_adopted_session_stays_after_a_restart_of_its_node() {
     for n in 0..20 {
         let id = format!("client-{n}");
-        let mut cluster = ClusterSim::with_stores(3, 1800 + n);
-        cluster.nodes[0].with_router(|router| router.set_standby_for(&name(1), true));
-        if n % 2 == 0 {
-            cluster.pass(61_000);
-        }
-        let mut client = cluster.connect(1, 0, &id, false);
-        cluster.nodes[1].subscribe(&mut client, "q", QoS::AtLeastOnce);
-        cluster.settle();
-        let failed = cluster.kill(1);
-        cluster.pass(1000);
-        cluster.nodes[0].with_router(|router| router.begin_succession(&name(1)));
-        cluster.nodes[0].adopt_all(&name(1), &failed);
-        cluster.nodes[0].with_router(|router| router.end_succession(&name(1), true));
-        cluster.settle();
+        let (mut cluster, failed) = adopted_session(1800 + n, &id, n % 2 == 0);
         // The record is written again.
         let client = cluster.connect(0, 0, &id, false);
         cluster.nodes[0].drop_connection(client);
@@ -207,31 +213,13 @@ fn a_new_session_does_not_end_instead_of_the_one_that_it_replaces() {
 fn a_new_session_at_the_failed_node_stays_when_the_adopting_node_returns() {
     for n in 0..20 {
         let id = format!("client-{n}");
-        let mut cluster = ClusterSim::with_stores(3, 2100 + n);
-        cluster.nodes[0].with_router(|router| router.set_standby_for(&name(1), true));
-        if n % 2 == 0 {
-            cluster.pass(61_000);
-        }
-        let mut client = cluster.connect(1, 0, &id, false);
-        cluster.nodes[1].subscribe(&mut client, "q", QoS::AtLeastOnce);
-        cluster.settle();
-        let failed = cluster.kill(1);
-        cluster.pass(1000);
-        cluster.nodes[0].with_router(|router| router.begin_succession(&name(1)));
-        cluster.nodes[0].adopt_all(&name(1), &failed);
-        cluster.nodes[0].with_router(|router| router.end_succession(&name(1), true));
-        cluster.settle();
+        let (mut cluster, failed) = adopted_session(2100 + n, &id, n % 2 == 0);
         let adopting = cluster.kill(0);
         cluster.pass(6000);
         cluster.start_again(1, failed, SessionHold::Held);
         cluster.separate(0, 1);
         cluster.settle();
-        for shard in &mut cluster.nodes[1].shards {
-            let mut scan = AbandonScan::default();
-            while let ScanStep::Continue(next) = scan.step(shard) {
-                scan = next;
-            }
-        }
+        cluster.nodes[1].abandon_all();
         cluster.pass(10);
         cluster.nodes[1].with_router(|router| router.hold_sessions(SessionHold::Released));
         let client = cluster.connect(1, 0, &id, true);

@@ -20,9 +20,10 @@ use store::{
 use tempfile::TempDir;
 
 use crate::config::{BindAddress, BrokerLimits, ListenerConfig};
-use crate::core::adoption::{AdoptedSession, AdoptionBegin};
+use crate::core::adoption::{AbandonScan, AdoptedSession, AdoptionBegin};
 use crate::core::connection::ConnectionPhase;
 use crate::core::directory::NodeDirectory;
+use crate::core::inspection::{ScanStep, ShardScan as _};
 use crate::core::node::{NodeListener, NodeState};
 use crate::core::node_link::{RestoredEntry, first_seqs};
 use crate::core::node_router::NodeRouter;
@@ -410,6 +411,16 @@ impl Sim {
             self.shards[shard].adopt_delayed(delayed);
         }
         self.collect();
+    }
+
+    /// Ends the sessions that the node withholds: another one has adopted them.
+    pub(super) fn abandon_all(&mut self) {
+        for shard in &mut self.shards {
+            let mut scan = AbandonScan::default();
+            while let ScanStep::Continue(next) = scan.step(shard) {
+                scan = next;
+            }
+        }
     }
 
     /// Restores a durable session as after a start.

@@ -17,8 +17,8 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
 use serde_json::Value;
+use testkit::report_skipped;
 
-use crate::interop::skipped;
 use crate::support::{DEADLINE, Node, external};
 
 /// The answer of the API.
@@ -30,7 +30,7 @@ pub(crate) struct ApiResponse {
 /// These tests start nodes of their own.
 pub(crate) fn own_node() -> bool {
     if external().is_some() {
-        skipped("needs a node of its own");
+        report_skipped("needs a node of its own");
     }
     external().is_none()
 }

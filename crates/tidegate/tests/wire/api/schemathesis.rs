@@ -4,7 +4,7 @@
 use std::process::{Command, Stdio};
 
 use super::{closed_with, local_token, own_node};
-use crate::interop::{installed, skipped};
+use crate::interop::{installed, report_skipped};
 use crate::support::temporary_directory;
 
 /// A condition may fail before the body is looked at. ThingsBoard answers 504 to a call of a device that is not connected.
@@ -43,7 +43,7 @@ fn schemathesis_finds_nothing() {
         return;
     }
     let Some(packages) = installed("TIDEGATE_TEST_SCHEMATHESIS", "schemathesis") else {
-        return skipped("schemathesis is not installed");
+        return report_skipped("schemathesis is not installed");
     };
     // Dozens of commands are sent to a device that never answers; each request waits for the time limit.
     let node = closed_with(&["--set", "commands.timeout_ms=50"]);

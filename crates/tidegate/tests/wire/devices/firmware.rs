@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{api, ask, connect, get, login, product, state, with_token};
 use crate::interop::client::Client;
-use crate::interop::{find_program, installed, skipped};
+use crate::interop::{find_program, installed, report_skipped};
 use crate::support::{Connect, DEADLINE, Node, Props, Publish, Raw, eventually, kind};
 
 const MAXIMUM_PACKET_SIZE: u8 = 0x27;
@@ -100,7 +100,7 @@ fn thingsboards_client_installs_an_image() {
     let packages = installed("TIDEGATE_TEST_THINGSBOARD", "thingsboard")
         .filter(|dir| dir.join("tb_device_mqtt.py").is_file() && find_program("python3").is_some());
     let Some(packages) = packages else {
-        return skipped("ThingsBoard's client for Python is not installed");
+        return report_skipped("ThingsBoard's client for Python is not installed");
     };
     let node = node(&["p1"]);
     let content = image(100_001);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{api, by_token, device, get, login, product};
 use crate::interop::client::Client;
-use crate::interop::{find_program, installed, skipped};
+use crate::interop::{find_program, installed, report_skipped};
 use crate::support::{Node, eventually, kind};
 
 fn packages() -> Option<PathBuf> {
@@ -16,7 +16,7 @@ fn packages() -> Option<PathBuf> {
     let packages = packages
         .filter(|dir| dir.join("tb_device_mqtt.py").is_file() && find_program("python3").is_some());
     if packages.is_none() {
-        skipped("ThingsBoard's client for Python is not installed");
+        report_skipped("ThingsBoard's client for Python is not installed");
     }
     packages
 }

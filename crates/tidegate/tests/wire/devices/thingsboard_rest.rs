@@ -6,7 +6,7 @@ use std::thread::spawn;
 use serde_json::{Value, json};
 
 use super::{api, ask_at, connect, product, with_token};
-use crate::interop::{find_program, installed, skipped};
+use crate::interop::{find_program, installed, report_skipped};
 use crate::support::Node;
 
 /// A request on a path of ThingsBoard.
@@ -109,7 +109,7 @@ fn the_rest_client_of_thingsboard_manages_a_device() {
     let packages = installed("TIDEGATE_TEST_THINGSBOARD_REST", "thingsboard-rest");
     let packages = packages.filter(|dir| dir.join("tb_rest_client").is_dir());
     let (Some(packages), Some(python)) = (packages, find_program("python3")) else {
-        return skipped("ThingsBoard's REST client for Python is not installed");
+        return report_skipped("ThingsBoard's REST client for Python is not installed");
     };
     let node = Node::start(&[]);
     let operator = json!({"username": "tenant@example.org", "role": "operator", "password": "correct horse", "must_change_password": false});

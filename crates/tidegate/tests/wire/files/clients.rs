@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{content, node, stored_files};
 use crate::api::local_token;
 use crate::interop::client::Client;
-use crate::interop::{find_program, installed, skipped};
+use crate::interop::{find_program, installed, report_skipped};
 use crate::support::{temporary_directory, unique};
 
 #[test]
@@ -14,7 +14,7 @@ fn paho_sends_files_as_to_emqx() {
     let packages = installed("TIDEGATE_TEST_PYTHONPATH", "python")
         .filter(|dir| dir.join("paho/mqtt").is_dir() && find_program("python3").is_some());
     let Some(packages) = packages else {
-        return skipped("paho-mqtt for Python is not installed");
+        return report_skipped("paho-mqtt for Python is not installed");
     };
     let Some(node) = node(&[]) else { return };
     let file = temporary_directory().join("file");
@@ -51,7 +51,7 @@ fn tus_js_client_uploads_files_and_resumes_them() {
     let packages = installed("TIDEGATE_TEST_TUS", "tus/node_modules")
         .filter(|dir| dir.join("tus-js-client").is_dir() && find_program("node").is_some());
     let Some(packages) = packages else {
-        return skipped("tus-js-client for Node is not installed");
+        return report_skipped("tus-js-client for Node is not installed");
     };
     let Some(node) = node(&[]) else { return };
     let directory = temporary_directory();

@@ -13,7 +13,7 @@ mod rumqttc;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-pub(crate) use testkit::{find_program, report_skipped as skipped};
+pub(crate) use testkit::{find_program, report_skipped};
 
 use crate::certificates::{Authority, TlsIdentity};
 use crate::support::{Node, external, temporary_directory};
@@ -110,7 +110,7 @@ bind = "{socket}"
 /// Whether there is a node with all listeners, not just another broker's plain ones.
 fn own_node() -> bool {
     if external().is_some() {
-        skipped("needs a node of its own");
+        report_skipped("needs a node of its own");
     }
     external().is_none()
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::client::Client;
-use super::{SharedNode, Transport, find_program, own_node, skipped};
+use super::{SharedNode, Transport, find_program, own_node, report_skipped};
 use crate::support::unique;
 
 /// Versions as the programs name them.
@@ -17,7 +17,7 @@ fn available() -> bool {
         .iter()
         .all(|name| find_program(name).is_some());
     if !both {
-        skipped("mosquitto_pub and mosquitto_sub are not installed");
+        report_skipped("mosquitto_pub and mosquitto_sub are not installed");
     }
     both
 }

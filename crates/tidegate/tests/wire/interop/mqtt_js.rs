@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::client::Client;
-use super::{SharedNode, Transport, find_program, installed, own_node, skipped};
+use super::{SharedNode, Transport, find_program, installed, own_node, report_skipped};
 use crate::support::unique;
 
 /// The folder with the packages of Node.
@@ -12,7 +12,7 @@ pub(crate) fn packages() -> Option<PathBuf> {
     let packages = installed("TIDEGATE_TEST_NODE_MODULES", "node/node_modules")
         .filter(|dir| dir.join("mqtt").is_dir() && find_program("node").is_some());
     if packages.is_none() {
-        skipped("mqtt.js for Node is not installed");
+        report_skipped("mqtt.js for Node is not installed");
     }
     packages
 }

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::client::Client;
-use super::{SharedNode, Transport, find_program, installed, own_node, skipped};
+use super::{SharedNode, Transport, find_program, installed, own_node, report_skipped};
 use crate::support::unique;
 
 fn packages() -> Option<PathBuf> {
     let packages = installed("TIDEGATE_TEST_PYTHONPATH", "python")
         .filter(|dir| dir.join("paho/mqtt").is_dir() && find_program("python3").is_some());
     if packages.is_none() {
-        skipped("paho-mqtt for Python is not installed");
+        report_skipped("paho-mqtt for Python is not installed");
     }
     packages
 }

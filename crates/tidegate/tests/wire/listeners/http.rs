@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::{client, get, own_node};
-use crate::interop::{find_program, installed, skipped};
+use crate::interop::{find_program, installed, report_skipped};
 use crate::support::{Node, Raw, WsStream, eventually, kind, unique};
 
 fn promtool() -> Option<PathBuf> {
@@ -56,7 +56,7 @@ fn promtool_has_nothing_to_say_against_the_metrics() {
         return;
     }
     let Some(promtool) = promtool() else {
-        return skipped("promtool is not installed");
+        return report_skipped("promtool is not installed");
     };
     let node = busy_node();
     let answer = get(&node, "/metrics");
@@ -86,7 +86,7 @@ fn promtool_has_nothing_to_say_against_the_metrics() {
 #[test]
 fn promtool_accepts_the_alert_rules() {
     let Some(promtool) = promtool() else {
-        return skipped("promtool is not installed");
+        return report_skipped("promtool is not installed");
     };
     let rules = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -31,7 +31,7 @@ credential = "scram-sha-256$4096$dGlkZWdhdGUtdGVzdC1zYWx0$mCQAdQXeF/fW4AZOl/wWyP
 /// These tests say how nodes are started, so they need the program itself.
 fn own_node() -> bool {
     if external().is_some() {
-        crate::interop::skipped("needs a node of its own");
+        crate::interop::report_skipped("needs a node of its own");
     }
     external().is_none()
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::own_node;
 use super::quic::QuicNode;
 use crate::interop::client::Client;
-use crate::interop::{find_program, installed, skipped};
+use crate::interop::{find_program, installed, report_skipped};
 use crate::support::{eventually, unique};
 
 /// Starts a scenario, unless aioquic is missing.
@@ -14,7 +14,7 @@ fn start(quic: &QuicNode, scenario: &str, version: u8, client_id: &str) -> Optio
     let packages = installed("TIDEGATE_TEST_AIOQUIC", "aioquic")
         .filter(|dir| dir.join("aioquic").is_dir() && find_program("python3").is_some());
     let Some(packages) = packages else {
-        skipped("aioquic for Python is not installed");
+        report_skipped("aioquic for Python is not installed");
         return None;
     };
     let (_, port) = quic.address().rsplit_once(':')?;

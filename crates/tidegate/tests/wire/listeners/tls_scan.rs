@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{folder, listener, own_node};
 use crate::certificates::Authority;
-use crate::interop::{installed, skipped};
+use crate::interop::{installed, report_skipped};
 use crate::support::Node;
 
 /// All of them have forward secrecy and authenticated encryption.
@@ -29,7 +29,7 @@ fn sslyze_finds_no_weakness() {
         return;
     }
     let Some(modules) = installed("TIDEGATE_TEST_SSLYZE", "sslyze") else {
-        return skipped("sslyze is not installed; run `cargo xtask test`");
+        return report_skipped("sslyze is not installed; run `cargo xtask test`");
     };
     let authority = Authority::new(folder());
     let server = authority.issue_server("server");

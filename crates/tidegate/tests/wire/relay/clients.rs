@@ -8,7 +8,7 @@ use super::{BINARY, RelayClient, new_endpoint};
 use crate::api::own_node;
 use crate::interop::client::Client;
 use crate::interop::mqtt_js::packages;
-use crate::interop::{browser, find_program, installed, skipped};
+use crate::interop::{browser, find_program, installed, report_skipped};
 use crate::support::{Node, temporary_directory};
 
 /// A script that sends when it is connected, and answers what it receives; without and with compression.
@@ -62,7 +62,7 @@ fn the_websockets_package_for_python_exchanges_messages() {
     }
     let packages = installed("TIDEGATE_TEST_WEBSOCKETS", "websockets");
     let Some(packages) = packages.filter(|_| find_program("python3").is_some()) else {
-        skipped("websockets for Python is not installed");
+        report_skipped("websockets for Python is not installed");
         return;
     };
     exchange(|url| {

@@ -12,7 +12,7 @@ use super::{BINARY, RelayClient, TEXT, ask, change_endpoint};
 use crate::api::own_node;
 use crate::interop::client::Client;
 use crate::interop::mqtt_js::packages;
-use crate::interop::{browser, find_program, installed, skipped};
+use crate::interop::{browser, find_program, installed, report_skipped};
 use crate::support::{Node, masked_frame, temporary_directory};
 
 /// The code of a section of the guide.
@@ -63,7 +63,7 @@ fn the_python_client_of_the_guide_runs() {
     }
     let packages = installed("TIDEGATE_TEST_WEBSOCKETS", "websockets");
     let Some(packages) = packages.filter(|_| find_program("python3").is_some()) else {
-        return skipped("websockets for Python is not installed");
+        return report_skipped("websockets for Python is not installed");
     };
     let (node, mut peer) = set_up();
     let mut command = Command::new("python3");
@@ -144,7 +144,7 @@ fn the_sketch_of_the_guide_runs() {
     }
     let library = installed("TIDEGATE_TEST_ARDUINO_WEBSOCKETS", "arduino-websockets");
     let Some(library) = library.filter(|_| find_program("g++").is_some()) else {
-        return skipped(
+        return report_skipped(
             "the folder src of the Arduino library WebSockets, in TIDEGATE_TEST_ARDUINO_WEBSOCKETS, or g++ is missing",
         );
     };

@@ -4,11 +4,11 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use testkit::report_skipped;
 
 use super::{RelayClient, ask, statistics};
 use crate::api::own_node;
 use crate::floods::{allow_open_files, alone};
-use crate::interop::skipped;
 use crate::support::Node;
 
 const ENDPOINTS: usize = 100;
@@ -97,7 +97,7 @@ fn soak(length: Duration, interval: Duration) {
     let _alone = alone();
     let connections = ENDPOINTS * CONNECTIONS;
     if !allow_open_files(connections as u64 + 1000) {
-        return skipped("needs 6,000 open files (ulimit -n)");
+        return report_skipped("needs 6,000 open files (ulimit -n)");
     }
     let node = Node::start(&[]);
     let started = Instant::now();

@@ -486,16 +486,13 @@ impl FaultSim {
             return self.note(shown);
         }
         let connected = self.connected_session(at);
-        let ConnectedSession {
-            node, created_ms, ..
-        } = connected;
-        shown.push_str(&format!(", at {node}, created at {created_ms}"));
+        let (home, created_ms) = (connected.node, connected.created_ms);
+        shown.push_str(&format!(", at {home}, created at {created_ms}"));
         self.note(shown);
-        let home = connected.node;
         let number = self.next_number();
         let client = &mut self.clients[at];
-        let is_known = connected.created_ms == client.session_created_ms;
-        let is_returned = present && client.unused_sessions.remove(&connected.created_ms);
+        let is_known = created_ms == client.session_created_ms;
+        let is_returned = present && client.unused_sessions.remove(&created_ms);
         if is_returned && client.is_subscribed {
             // The node of a session was down, in which the client had not subscribed. What it got meanwhile has given way to that.
             client.begin_session();
@@ -514,7 +511,7 @@ impl FaultSim {
         if !client.is_subscribed && !is_known && client.session_created_ms != 0 {
             client.unused_sessions.insert(client.session_created_ms);
         }
-        client.session_created_ms = connected.created_ms;
+        client.session_created_ms = created_ms;
         let has_moved = std::mem::replace(&mut client.home, home) != home;
         if !present {
             client.received_ids.clear();

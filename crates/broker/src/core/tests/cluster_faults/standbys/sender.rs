@@ -11,8 +11,6 @@ use super::{
     FAILED_STANDBY_PAUSE_MS, KeptCopy, MAX_SILENCE_MS, NoObserver, OutgoingCopy, Phase, RETRY_MS,
     StandbyRecord, WriteOutcome,
 };
-use crate::core::adoption::AbandonScan;
-use crate::core::inspection::{ScanStep, ShardScan as _};
 use crate::core::succession::SessionHold;
 use crate::core::tests::sim::open_store;
 
@@ -424,12 +422,7 @@ impl FaultSim {
             return;
         }
         if !is_abandoned {
-            for shard in &mut self.cluster.nodes[node].shards {
-                let mut scan = AbandonScan::default();
-                while let ScanStep::Continue(next) = scan.step(shard) {
-                    scan = next;
-                }
-            }
+            self.cluster.nodes[node].abandon_all();
             self.cluster.nodes[node].collect();
             self.repeat_adoptions(node);
             let is_abandoned = true;
