@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 
 #[derive(Default)]
 struct Disk {
+    /// What a change takes.
+    latency: Mutex<Duration>,
     objects: Mutex<BTreeMap<ObjectName, LocalObject>>,
     record: Mutex<Option<ReplicaRecord>>,
 }
@@ -67,6 +69,8 @@ impl LocalObjects for Disk {
     }
 
     fn apply(&self, object: &LocalObject) -> Result<(), LocalObjectsError> {
+        let latency = *self.latency.lock().unwrap();
+        std::thread::sleep(latency);
         let mut objects = self.objects.lock().unwrap();
         objects.insert(object.name.clone(), object.clone());
         Ok(())
@@ -158,6 +162,7 @@ async fn nodes_share_their_objects() {
     assert_eq!(b.objects.status().conflicts, [name("both")]);
 
     // Versions grow, also from those before the cluster.
+    *b.disk.latency.lock().unwrap() = Duration::from_millis(300);
     let version = a.disk.version("one");
     assert!(version > 1_700_000_000_000 && version < 1 << 53);
     let changed = a
@@ -174,6 +179,8 @@ async fn nodes_share_their_objects() {
     let outdated = ExpectedRevision::Revision(version);
     let conflict = b.objects.put(&name("one"), json!("x"), outdated).await;
     assert_eq!(conflict, Err(ReplicatedObjectsError::Conflict));
+    // It has the other change now, and can be asked again.
+    assert_eq!(b.disk.version("one"), changed);
     let absent = b
         .objects
         .put(&name("one"), json!("x"), ExpectedRevision::Absent)

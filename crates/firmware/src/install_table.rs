@@ -43,7 +43,7 @@ fn key(device: DeviceNo, kind: FirmwareType) -> Vec<u8> {
 impl InstallTable {
     pub(crate) fn open(tables: &Tables) -> Result<Self, StoreError> {
         Ok(Self {
-            records: tables.table("firmware_device")?,
+            records: tables.table("firmware_device"),
             tables: tables.clone(),
             writing: Arc::default(),
             sharing: OnceLock::new(),

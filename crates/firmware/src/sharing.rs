@@ -100,7 +100,7 @@ impl Sharing {
         versions.set_may_await(false);
         versions.load_digests()?;
         Ok(Self {
-            contents: tables.table("firmware_record")?,
+            contents: tables.table("firmware_record"),
             tables: tables.clone(),
             versions,
             node: node.clone(),

@@ -25,7 +25,7 @@ pub struct StoredStatistics {
 impl StoredStatistics {
     fn open(objects: &Objects) -> Result<Self, StoreError> {
         let tables = objects.tables().clone();
-        let table = tables.table(STATISTICS_TABLE)?;
+        let table = tables.table(STATISTICS_TABLE);
         Ok(Self { tables, table })
     }
 

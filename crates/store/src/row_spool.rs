@@ -124,7 +124,7 @@ impl RowSpoolReader {
                 self.read_portion().map_err(unreadable)?,
             );
             let table = String::from_utf8_lossy(&table);
-            batch.insert(&db.tables.get(&db.database, &table)?, key, value);
+            batch.insert(&db.tables.get_or_create(&db.database, &table)?, key, value);
             if batch.len() >= ROWS_PER_PORTION {
                 let full = std::mem::replace(&mut batch, db.database.batch());
                 full.commit()
@@ -171,7 +171,7 @@ mod tests {
     fn tables_are_part_of_a_backup() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (from, _) = Store::open(one.path(), StoreConfig::default()).unwrap();
-        let table = from.tables().table("things").unwrap();
+        let table = from.tables().table("things");
         let mut batch = from.tables().batch().unwrap();
         for number in 0..7_000_u32 {
             batch
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(from.objects().export_to(&mut file).unwrap(), 7_000);
 
         let (to, _) = Store::open(two.path(), StoreConfig::default()).unwrap();
-        let table = to.tables().table("things").unwrap();
+        let table = to.tables().table("things");
         let mut batch = to.tables().batch().unwrap();
         batch.put(&table, b"old", b"1").unwrap();
         batch.commit(Durability::Buffered).unwrap();

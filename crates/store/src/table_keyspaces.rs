@@ -11,6 +11,8 @@ use crate::error::StoreError;
 
 /// Prefix of a table's name in the library.
 const PREFIX: &str = "table_";
+/// Their names are constants of the program.
+const MAX_TABLES: usize = 64;
 
 /// Options of every keyspace.
 ///
@@ -36,23 +38,32 @@ impl TableKeyspaces {
         let keyspaces = Self::default();
         for name in database.list_keyspace_names() {
             if let Some(table) = name.strip_prefix(PREFIX) {
-                keyspaces.get(database, table)?;
+                keyspaces.get_or_create(database, table)?;
             }
         }
         Ok(keyspaces)
     }
 
-    pub(crate) fn get(&self, database: &Database, name: &str) -> Result<Keyspace, StoreError> {
-        {
-            let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(keyspace) = open.get(name) {
-                return Ok(keyspace.clone());
-            }
+    /// `None` for a table that has never been written.
+    pub(crate) fn get(&self, name: &str) -> Option<Keyspace> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.get(name).cloned()
+    }
+
+    /// Creates the table if it does not exist: about 20 writes that are forced to disk.
+    pub(crate) fn get_or_create(
+        &self,
+        database: &Database,
+        name: &str,
+    ) -> Result<Keyspace, StoreError> {
+        if let Some(keyspace) = self.get(name) {
+            return Ok(keyspace);
         }
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(keyspace) = open.get(name) {
             return Ok(keyspace.clone());
         }
+        assert!(open.len() < MAX_TABLES, "at most {MAX_TABLES} tables");
         let keyspace = database
             .keyspace(&format!("{PREFIX}{name}"), keyspace_options)
             .map_err(StoreError::keyed_error("open a table"))?;

@@ -13,7 +13,6 @@ use crate::keyed_state::{KeyedDatabase, KeyedState};
 
 /// Limit on a table's name, so that it can be part of a file name.
 const MAX_NAME_BYTES: usize = 48;
-const MAX_TABLES: usize = 64;
 
 type RestoreObserver = Box<dyn Fn() + Send + Sync>;
 
@@ -55,28 +54,20 @@ impl Tables {
         }
     }
 
-    /// The table of this name, created if needed.
+    /// The table of this name. It is created with the first change of it, so that a node has only the tables it uses.
     ///
     /// # Panics
     ///
     /// If the name is not 1 to 48 of a-z, 0-9 and _: table names are constants of the program.
-    pub fn table(&self, name: &str) -> Result<Table, StoreError> {
+    pub fn table(&self, name: &str) -> Table {
         assert!(
             is_table_name(name),
             "a table's name has 1 to 48 of a-z, 0-9 and _"
         );
-        let db = self.keyed.db()?;
-        if db.tables.list().len() >= MAX_TABLES {
-            assert!(
-                db.tables.list().iter().any(|(known, _)| **known == *name),
-                "at most 64 tables"
-            );
-        }
-        db.tables.get(&db.database, name)?;
-        Ok(Table {
+        Table {
             keyed: Arc::clone(&self.keyed),
             name: name.into(),
-        })
+        }
     }
 
     pub fn batch(&self) -> Result<TableBatch, StoreError> {
@@ -115,9 +106,9 @@ pub(crate) fn is_table_name(name: &str) -> bool {
 }
 
 impl Table {
-    fn keyspace(&self) -> Result<Keyspace, StoreError> {
-        let db = self.keyed.db()?;
-        db.tables.get(&db.database, &self.name)
+    /// `None`: nothing has been written.
+    fn keyspace(&self) -> Result<Option<Keyspace>, StoreError> {
+        Ok(self.keyed.db()?.tables.get(&self.name))
     }
 
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
@@ -130,13 +121,19 @@ impl Table {
         key: &[u8],
         read: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>, StoreError> {
-        let found = self.keyspace()?.get(key);
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(None);
+        };
+        let found = keyspace.get(key);
         let found = found.map_err(StoreError::keyed_error("read a table"))?;
         Ok(found.map(|value| read(&value)))
     }
 
     pub fn has(&self, key: &[u8]) -> Result<bool, StoreError> {
-        let found = self.keyspace()?.contains_key(key);
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(false);
+        };
+        let found = keyspace.contains_key(key);
         found.map_err(StoreError::keyed_error("read a table"))
     }
 
@@ -160,7 +157,10 @@ impl Table {
         {
             return Ok(());
         }
-        for item in self.keyspace()?.range((start, Bound::Unbounded)) {
+        let Some(keyspace) = self.keyspace()? else {
+            return Ok(());
+        };
+        for item in keyspace.range((start, Bound::Unbounded)) {
             let (key, value) = item
                 .into_inner()
                 .map_err(StoreError::keyed_error("read a table"))?;
@@ -175,13 +175,19 @@ impl Table {
 impl TableBatch {
     /// Sets a value. A key has at most 65,535 bytes.
     pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        let keyspace = self.db.tables.get(&self.db.database, &table.name)?;
+        let keyspace = self
+            .db
+            .tables
+            .get_or_create(&self.db.database, &table.name)?;
         self.batch.insert(&keyspace, key, value);
         Ok(())
     }
 
     pub fn remove(&mut self, table: &Table, key: &[u8]) -> Result<(), StoreError> {
-        let keyspace = self.db.tables.get(&self.db.database, &table.name)?;
+        let keyspace = self
+            .db
+            .tables
+            .get_or_create(&self.db.database, &table.name)?;
         self.batch.remove(&keyspace, key);
         Ok(())
     }
@@ -228,7 +234,7 @@ mod tests {
         {
             let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
             let tables = store.tables();
-            let (one, two) = (tables.table("one").unwrap(), tables.table("two").unwrap());
+            let (one, two) = (tables.table("one"), tables.table("two"));
             let mut batch = tables.batch().unwrap();
             for key in ["a1", "a2", "a3", "b1"] {
                 batch.put(&one, key.as_bytes(), b"x").unwrap();
@@ -241,7 +247,7 @@ mod tests {
             batch.commit(Durability::Buffered).unwrap();
         }
         let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
-        let one = store.tables().table("one").unwrap();
+        let one = store.tables().table("one");
         assert_eq!(one.get(b"a1").unwrap().as_deref(), Some(&b"x"[..]));
         assert!(!one.has(b"a2").unwrap());
         assert_eq!(keys(&one, b"a", Bound::Unbounded), [b"a1", b"a3"]);
@@ -249,8 +255,28 @@ mod tests {
         assert_eq!(keys(&one, b"a", Bound::Included(b"a3")), [b"a3"]);
         assert!(keys(&one, b"a", Bound::Included(b"b")).is_empty());
         assert_eq!(keys(&one, b"b", Bound::Included(b"a")), [b"b1"]);
-        let two = store.tables().table("two").unwrap();
+        let two = store.tables().table("two");
         assert_eq!(two.get(b"a1").unwrap().as_deref(), Some(&b"y"[..]));
+    }
+
+    #[test]
+    fn a_table_is_created_with_its_first_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
+        let tables = store.tables();
+        let table = tables.table("devices");
+        let number_of_tables = || tables.keyed.db().unwrap().tables.list().len();
+
+        assert_eq!(table.get(b"a").unwrap(), None);
+        assert!(!table.has(b"a").unwrap());
+        assert!(keys(&table, b"", Bound::Unbounded).is_empty());
+        assert_eq!(number_of_tables(), 0);
+
+        let mut batch = tables.batch().unwrap();
+        batch.put(&table, b"a", b"1").unwrap();
+        batch.commit(Durability::Synced).unwrap();
+        assert_eq!(number_of_tables(), 1);
+        assert!(table.has(b"a").unwrap());
     }
 
     #[test]
@@ -261,19 +287,19 @@ mod tests {
         {
             let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
             let tables = store.tables();
-            let table = tables.table("many").unwrap();
+            let table = tables.table("many");
             let mut batch = tables.batch().unwrap();
             for row in 0..ROWS {
                 batch.put(&table, &row.to_be_bytes(), &value).unwrap();
             }
             batch.commit(Durability::Synced).unwrap();
-            assert_eq!(table.keyspace().unwrap().table_count(), 0);
+            assert_eq!(table.keyspace().unwrap().unwrap().table_count(), 0);
         }
         let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
-        let table = store.tables().table("many").unwrap();
+        let table = store.tables().table("many");
         let read = |row: u32| table.get(&row.to_be_bytes()).unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while table.keyspace().unwrap().table_count() == 0 {
+        while table.keyspace().unwrap().unwrap().table_count() == 0 {
             assert!(std::time::Instant::now() < deadline, "nothing was written");
             assert_eq!(read(ROWS / 2).as_deref(), Some(&value[..]));
             std::thread::yield_now();

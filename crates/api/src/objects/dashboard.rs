@@ -53,7 +53,7 @@ pub(crate) struct StoredDashboard {
 }
 
 /// A link to a dashboard in its stored form.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct StoredShare {
     #[serde(flatten)]
     pub(crate) share: DashboardShare,

@@ -2,7 +2,6 @@
 
 mod api_key;
 mod backend_objects;
-mod conflict_wait;
 mod content_version;
 mod credential_holder;
 mod dashboard;
@@ -10,6 +9,7 @@ mod invite;
 mod kind_names;
 mod membership;
 mod object_backend;
+mod object_change;
 mod object_kind;
 mod object_routes;
 mod object_schema;
@@ -28,6 +28,7 @@ pub(crate) use invite::{Invites, StoredInvite};
 pub(crate) use kind_names::ObjectOwner;
 pub(crate) use membership::{QuotaUsage, quota_usage};
 pub use object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
+pub(crate) use object_change::{ObjectChangeError, retry_conflicts};
 pub(crate) use object_kind::ObjectKind;
 pub(crate) use object_routes::{
     create_if_absent, create_object, object_endpoints, object_kinds, save_object, with_etag,

@@ -11,10 +11,10 @@ use outbound::url_encoding::url_encode;
 use serde_json::{Map, Value};
 use store::{ExpectedVersion, Object, ObjectError, Objects};
 
-use super::conflict_wait::ConflictWait;
 use super::kind_names::ObjectOwner;
 use super::membership;
 use super::object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend};
+use super::object_change::{ObjectChangeError, retry_conflicts};
 use super::object_kind::ObjectKind;
 use super::preconditions::Preconditions;
 use super::{api_key, backend_objects, dashboard, invite, object_schema, operator};
@@ -32,16 +32,6 @@ use crate::state::ApiState;
 /// continues.
 const MAX_SCANNED_OBJECTS: usize = 10_000;
 type HandlerFuture = Pin<Box<dyn Future<Output = ApiResult> + Send>>;
-
-fn object_problem(error: &ObjectError) -> ProblemDetails {
-    match error {
-        ObjectError::Conflict { .. } => {
-            ProblemDetails::new(StatusCode::PRECONDITION_FAILED, format!("{error}."))
-        }
-        ObjectError::Storage(error) => store_problem(error),
-        other => ProblemDetails::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{other}.")),
-    }
-}
 
 /// All kinds of objects.
 pub(crate) fn object_kinds(backend: &Arc<dyn ObjectBackend>) -> Vec<Arc<dyn ObjectKind>> {
@@ -396,15 +386,30 @@ pub(crate) async fn create_object(
     check_id(names.id_field, &id)?;
     check_not_declared(&**kind, &id)?;
     membership::complete_namespace(&**kind, call, &id, &mut input, None)?;
-    let _changing = call.app.changing.lock().await;
-    if get_object(&call.app, names.kind, &id).await?.is_some() {
-        let detail = format!("There is {} {id:?} already.", names.singular);
-        return Err(ProblemDetails::conflict(detail));
-    }
-    let accepted = kind
-        .prepare(&call.app, &id, Value::Object(input), None)
-        .await?;
-    let (object, mut body) = save_object(kind, call, &id, accepted.stored, None).await?;
+    let (id, input) = (&*id, Value::Object(input));
+    retry_conflicts(|| async {
+        let _changing = call.app.changing.lock().await;
+        if get_object(&call.app, names.kind, id).await?.is_some() {
+            let detail = format!("There is {} {id:?} already.", names.singular);
+            return Err(ProblemDetails::conflict(detail).into());
+        }
+        store_input(None, kind, call, id, input.clone()).await
+    })
+    .await
+}
+
+/// Stores what a client has sent for an object in place of `current`, or as a new one; returns it with what is shown in the
+/// response. The caller holds `changing`.
+async fn store_input(
+    current: Option<Object>,
+    kind: &Arc<dyn ObjectKind>,
+    call: &ApiCall,
+    id: &str,
+    input: Value,
+) -> Result<(Object, Value), ObjectChangeError> {
+    let stored_now = current.as_ref().map(|object| &object.value);
+    let accepted = kind.prepare(&call.app, id, input, stored_now).await?;
+    let (object, mut body) = save_object(kind, call, id, accepted.stored, current).await?;
     if let Some(fields) = body.as_object_mut() {
         fields.extend(accepted.shown_once);
     }
@@ -427,16 +432,17 @@ pub(crate) async fn create_if_absent(
         return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
     }
     check_id(names.id_field, id)?;
-    let _changing = call.app.changing.lock().await;
-    if get_object(&call.app, names.kind, id).await?.is_some() {
-        return Ok(());
-    }
     let mut input = fields_of(input)?;
     membership::complete_namespace(&*kind, call, id, &mut input, None)?;
     let input = Value::Object(input);
-    let accepted = kind.prepare(&call.app, id, input, None).await?;
-    save_object(&kind, call, id, accepted.stored, None).await?;
-    Ok(())
+    retry_conflicts(|| async {
+        let _changing = call.app.changing.lock().await;
+        if get_object(&call.app, names.kind, id).await?.is_none() {
+            store_input(None, &kind, call, id, input.clone()).await?;
+        }
+        Ok(())
+    })
+    .await
 }
 
 async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
@@ -464,41 +470,21 @@ async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     }
     check_id(names.id_field, &id)?;
     check_not_declared(&*kind, &id)?;
-    let waiting = ConflictWait::new();
-    loop {
-        let changing = call.app.changing.lock().await;
+    let (status, object, body) = retry_conflicts(|| async {
+        let _changing = call.app.changing.lock().await;
         let current = get_object(&call.app, names.kind, &id).await?;
         preconditions.check(current.as_ref().map(|object| object.version))?;
-        let written = replace_object(current, &kind, &call, &id, input.clone()).await;
-        drop(changing);
-        match written {
-            Err(problem) if waiting.wait_to_repeat(&problem).await => {}
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Stores the object in place of `current`, or creates it. The caller holds `changing`.
-async fn replace_object(
-    current: Option<Object>,
-    kind: &Arc<dyn ObjectKind>,
-    call: &ApiCall,
-    id: &str,
-    mut input: Map<String, Value>,
-) -> ApiResult {
-    let stored_now = current.as_ref().map(|object| &object.value);
-    membership::complete_namespace(&**kind, call, id, &mut input, stored_now)?;
-    let accepted = kind
-        .prepare(&call.app, id, Value::Object(input), stored_now)
-        .await?;
-    let status = match current {
-        Some(_) => StatusCode::OK,
-        None => StatusCode::CREATED,
-    };
-    let (object, mut body) = save_object(kind, call, id, accepted.stored, current).await?;
-    if let Some(fields) = body.as_object_mut() {
-        fields.extend(accepted.shown_once);
-    }
+        let (status, stored_now) = match &current {
+            Some(object) => (StatusCode::OK, Some(&object.value)),
+            None => (StatusCode::CREATED, None),
+        };
+        let mut input = input.clone();
+        membership::complete_namespace(&*kind, &call, &id, &mut input, stored_now)?;
+        let input = Value::Object(input);
+        let (object, body) = store_input(current, &kind, &call, &id, input).await?;
+        Ok((status, object, body))
+    })
+    .await?;
     Ok(with_etag(status, &object, body))
 }
 
@@ -531,7 +517,7 @@ pub(crate) async fn save_object(
     id: &str,
     value: Value,
     current: Option<Object>,
-) -> Result<(Object, Value), ProblemDetails> {
+) -> Result<(Object, Value), ObjectChangeError> {
     let before = current.as_ref().map(|object| object.value.clone());
     membership::check_node_fields(&**kind, call, id, (before.as_ref(), &value))?;
     let value = run_check_change(kind, call, id, before, Some(value))
@@ -552,10 +538,9 @@ pub(crate) async fn save_object(
         let entry_of = |object: &Object| entry.journal_entry(Some(object.version));
         let stored = objects.put_with_entry(store_kind, &store_id, value, expected, &entry_of)?;
         entry.log(Some(stored.version));
-        Ok(stored)
+        Ok::<_, ObjectError>(stored)
     })
-    .await?
-    .map_err(|error: ObjectError| object_problem(&error))?;
+    .await??;
     let body = object_view(&**kind, &call.app, &object);
     Ok((object, body))
 }
@@ -565,20 +550,15 @@ async fn remove(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
     let id = call.path(names.id_field).to_owned();
     let preconditions = Preconditions::read(call.headers())?;
     check_not_declared(&*kind, &id)?;
-    let waiting = ConflictWait::new();
-    loop {
-        let changing = call.app.changing.lock().await;
+    retry_conflicts(|| async {
+        let _changing = call.app.changing.lock().await;
         let current = get_object(&call.app, names.kind, &id).await?;
         let current = current.ok_or_else(|| object_not_found(&*kind, &id))?;
         preconditions.check(Some(current.version))?;
-        let removed = remove_version(current, &kind, &call, &id).await;
-        drop(changing);
-        match removed {
-            Ok(()) => return call::no_content(),
-            Err(problem) if waiting.wait_to_repeat(&problem).await => {}
-            Err(problem) => return Err(problem),
-        }
-    }
+        remove_version(current, &kind, &call, &id).await
+    })
+    .await?;
+    call::no_content()
 }
 
 /// Deletes the object unless it has changed since `current` was read. The caller holds `changing`.
@@ -587,7 +567,7 @@ async fn remove_version(
     kind: &Arc<dyn ObjectKind>,
     call: &ApiCall,
     id: &str,
-) -> Result<(), ProblemDetails> {
+) -> Result<(), ObjectChangeError> {
     run_check_change(kind, call, id, None, None).await?;
     let (store_kind, store_id) = (kind.names().kind, id.to_owned());
     let expected = ExpectedVersion::Version(current.version);
@@ -602,10 +582,10 @@ async fn remove_version(
         let recorded = entry.journal_entry(None);
         objects.delete_with_entry(store_kind, &store_id, expected, &recorded)?;
         entry.log(None);
-        Ok(())
+        Ok::<_, ObjectError>(())
     })
-    .await?
-    .map_err(|error: ObjectError| object_problem(&error))
+    .await??;
+    Ok(())
 }
 
 fn fields_of(input: Value) -> Result<Map<String, Value>, ProblemDetails> {

@@ -17,7 +17,7 @@ use crate::endpoint_scope::AddressedKind;
 use crate::object_store::{get_object, load_object};
 use crate::objects::{
     DASHBOARD_KIND, DashboardShare, Dashboards, ObjectKind, StoredDashboard, StoredShare,
-    save_object, with_etag,
+    retry_conflicts, save_object, with_etag,
 };
 use crate::problem_details::{ApiResult, ProblemDetails};
 
@@ -175,7 +175,7 @@ async fn create(mut call: ApiCall) -> ApiResult {
             );
             return Err(ProblemDetails::conflict(detail));
         }
-        shares.push(stored);
+        shares.push(stored.clone());
         Ok(())
     })
     .await?;
@@ -202,19 +202,22 @@ async fn remove(call: ApiCall) -> ApiResult {
 /// Changes the links of the dashboard in the path as it is now, and returns the changed object.
 async fn change_shares(
     call: &ApiCall,
-    change: impl FnOnce(&mut Vec<StoredShare>) -> Result<(), ProblemDetails>,
+    change: impl Fn(&mut Vec<StoredShare>) -> Result<(), ProblemDetails>,
 ) -> Result<Object, ProblemDetails> {
     let id = call.path("id");
-    let _changing = call.app.changing.lock().await;
-    let object = get_object(&call.app, DASHBOARD_KIND, id).await?;
-    let object = object.ok_or_else(|| dashboard_not_found(id))?;
-    let mut dashboard: StoredDashboard =
-        serde_json::from_value(object.value.clone()).map_err(|error| {
-            ProblemDetails::unavailable(format!("The stored dashboard is unreadable: {error}."))
-        })?;
-    change(&mut dashboard.shares)?;
-    let value = serde_json::to_value(dashboard).expect("its fields are plain");
     let kind: Arc<dyn ObjectKind> = Arc::new(Dashboards);
-    let (object, _) = save_object(&kind, call, id, value, Some(object)).await?;
-    Ok(object)
+    retry_conflicts(|| async {
+        let _changing = call.app.changing.lock().await;
+        let object = get_object(&call.app, DASHBOARD_KIND, id).await?;
+        let object = object.ok_or_else(|| dashboard_not_found(id))?;
+        let mut dashboard: StoredDashboard =
+            serde_json::from_value(object.value.clone()).map_err(|error| {
+                ProblemDetails::unavailable(format!("The stored dashboard is unreadable: {error}."))
+            })?;
+        change(&mut dashboard.shares)?;
+        let value = serde_json::to_value(dashboard).expect("its fields are plain");
+        let (object, _) = save_object(&kind, call, id, value, Some(object)).await?;
+        Ok(object)
+    })
+    .await
 }

@@ -327,7 +327,7 @@ async fn set_password(mut call: ApiCall) -> ApiResult {
             let detail = "The operator was changed meanwhile; try again.";
             return Err(ProblemDetails::conflict(detail));
         }
-        current.password_hash = password_hash;
+        current.password_hash = password_hash.clone();
         current.must_change_password = false;
         Ok(())
     })
@@ -370,7 +370,7 @@ async fn set_email(mut call: ApiCall) -> ApiResult {
         return Err(ProblemDetails::invalid_field("current_password", detail));
     }
     change_operator(&call, &username, |operator| {
-        operator.email = email;
+        operator.email = email.clone();
         Ok(())
     })
     .await?;

@@ -4,38 +4,36 @@ use store::ExpectedVersion;
 
 use crate::access::{OPERATOR_KIND, StoredOperator};
 use crate::call::ApiCall;
-use crate::object_store::{get_object, run_on_store, store_problem};
-use crate::objects::Operators;
+use crate::object_store::{get_object, run_on_store};
+use crate::objects::{ObjectChangeError, Operators, retry_conflicts};
 use crate::problem_details::ProblemDetails;
 
 /// Changes an operator as it is now. The caller holds no lock, and records the change.
 pub(super) async fn change_operator(
     call: &ApiCall,
     username: &str,
-    change: impl FnOnce(&mut StoredOperator) -> Result<(), ProblemDetails>,
+    change: impl Fn(&mut StoredOperator) -> Result<(), ProblemDetails>,
 ) -> Result<(), ProblemDetails> {
-    let _changing = call.app.changing.lock().await;
-    let object = get_object(&call.app, OPERATOR_KIND, username).await?;
-    let object = object.ok_or_else(|| operator_not_found(username))?;
-    let mut operator: StoredOperator = serde_json::from_value(object.value).map_err(|error| {
-        ProblemDetails::unavailable(format!("The stored operator is unreadable: {error}."))
-    })?;
-    change(&mut operator)?;
-    let value = serde_json::to_value(operator).expect("its fields are plain");
-    let (name, expected) = (
-        username.to_owned(),
-        ExpectedVersion::Version(object.version),
-    );
-    run_on_store(&call.app, move |objects| {
-        Operators::check_remaining_admin(objects, &name, Some(&value))?;
-        let put = objects.put(OPERATOR_KIND, &name, value, expected);
-        put.map_err(|error| match error {
-            store::ObjectError::Storage(error) => store_problem(&error),
-            _ => ProblemDetails::conflict("The operator was changed meanwhile; try again."),
+    retry_conflicts(|| async {
+        let _changing = call.app.changing.lock().await;
+        let object = get_object(&call.app, OPERATOR_KIND, username).await?;
+        let object = object.ok_or_else(|| operator_not_found(username))?;
+        let mut operator: StoredOperator =
+            serde_json::from_value(object.value).map_err(|error| {
+                ProblemDetails::unavailable(format!("The stored operator is unreadable: {error}."))
+            })?;
+        change(&mut operator)?;
+        let value = serde_json::to_value(operator).expect("its fields are plain");
+        let name = username.to_owned();
+        let expected = ExpectedVersion::Version(object.version);
+        run_on_store(&call.app, move |objects| {
+            Operators::check_remaining_admin(objects, &name, Some(&value))?;
+            objects.put(OPERATOR_KIND, &name, value, expected)?;
+            Ok::<_, ObjectChangeError>(())
         })
+        .await?
     })
-    .await??;
-    Ok(())
+    .await
 }
 
 pub(super) fn operator_not_found(username: &str) -> ProblemDetails {

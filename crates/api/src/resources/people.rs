@@ -172,7 +172,7 @@ async fn ban(mut call: ApiCall) -> ApiResult {
     };
     let after = json!({"reason": ban.reason, "until_ms": ban.until_ms});
     change_operator(&call, &username, |operator| {
-        operator.ban = Some(ban);
+        operator.ban = Some(ban.clone());
         Ok(())
     })
     .await?;

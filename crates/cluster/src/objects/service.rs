@@ -20,7 +20,7 @@ use crate::member::NodeName;
 
 /// Pause after the objects of this node could not be read or stored.
 const LOCAL_RETRY: Duration = Duration::from_secs(1);
-/// How long a change waits until this node has stored it.
+/// How long a change waits until this node has stored it, or the change of another node that precedes it.
 const APPLY_LIMIT: Duration = Duration::from_secs(10);
 const MAX_SLEEP_MS: u64 = 60_000;
 const MAX_REPORTED_CONFLICTS: usize = 100;
@@ -138,7 +138,8 @@ impl ReplicatedObjects {
     /// object on this node.
     ///
     /// # Errors
-    /// If the object has another version, or the change is not possible now or at all.
+    /// If the object has another version, or the change is not possible now or at all. After
+    /// [`Conflict`](ReplicatedObjectsError::Conflict) this node has the other version.
     pub async fn put(
         &self,
         name: &ObjectName,
@@ -159,18 +160,18 @@ impl ReplicatedObjects {
             updated_ms: now_ms,
         };
         let encoded = stored::encode(&object).map_err(ReplicatedObjectsError::Invalid)?;
-        let expected = match self.replica().local_only().contains(name) {
+        let expected_in_cluster = match self.replica().local_only().contains(name) {
             true => ExpectedRevision::Absent,
             false => expected,
         };
-        let revision = self.objects.put(&key, encoded, expected).await;
-        self.wait_until_stored(revision).await
+        let stored = self.objects.put(&key, encoded, expected_in_cluster).await;
+        self.finish_change(name, expected, stored).await
     }
 
     /// Removes an object from the cluster and this node; `false` if this node does not have it.
     ///
     /// # Errors
-    /// If the object has another version, or the change is not possible now.
+    /// As [`put`](Self::put).
     pub async fn delete(
         &self,
         name: &ObjectName,
@@ -187,8 +188,8 @@ impl ReplicatedObjects {
         let key = name
             .key()
             .map_err(|error| ReplicatedObjectsError::Invalid(error.to_string()))?;
-        let revision = self.objects.delete(&key, expected).await;
-        self.wait_until_stored(revision).await?;
+        let stored = self.objects.delete(&key, expected).await;
+        self.finish_change(name, expected, stored).await?;
         Ok(true)
     }
 
@@ -234,13 +235,18 @@ impl ReplicatedObjects {
         forgotten.map_err(ReplicatedObjectsError::from)
     }
 
-    async fn wait_until_stored(
+    /// Waits until this node has what the cluster has now, whether it accepted the change or has another one.
+    async fn finish_change(
         &self,
+        name: &ObjectName,
+        expected: ExpectedRevision,
         stored: Result<u64, PutError>,
     ) -> Result<u64, ReplicatedObjectsError> {
         let revision = match stored {
             Ok(revision) => revision,
-            Err(PutError::Conflict) => return Err(ReplicatedObjectsError::Conflict),
+            Err(PutError::Conflict) => {
+                return Err(self.wait_for_other_change(name, expected).await);
+            }
             Err(PutError::Cluster(error @ ClusterError::Rejected(_))) => {
                 return Err(ReplicatedObjectsError::Invalid(error.to_string()));
             }
@@ -257,6 +263,30 @@ impl ReplicatedObjects {
                     .to_owned(),
             )),
         }
+    }
+
+    /// Waits until the object of this node is not as expected, and returns the error of the change.
+    async fn wait_for_other_change(
+        &self,
+        name: &ObjectName,
+        expected: ExpectedRevision,
+    ) -> ReplicatedObjectsError {
+        let mut progress = self.progress.subscribe();
+        let received = async {
+            loop {
+                if let Err(error) = self.current(name, expected).await {
+                    return error;
+                }
+                // The sender lives as long as this object.
+                let _ = progress.changed().await;
+            }
+        };
+        timeout(APPLY_LIMIT, received).await.unwrap_or_else(|_| {
+            ReplicatedObjectsError::Unavailable(
+                "another node has changed the object, and this node has not received that yet"
+                    .to_owned(),
+            )
+        })
     }
 
     fn replica(&self) -> MutexGuard<'_, ObjectReplica> {

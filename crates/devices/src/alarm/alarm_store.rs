@@ -72,8 +72,8 @@ pub struct AlarmPage {
 impl AlarmStore {
     pub(super) fn open(tables: &Tables) -> Result<Self, StoreError> {
         let book = Self {
-            alarms: tables.table("alarm")?,
-            index: tables.table("alarm_index")?,
+            alarms: tables.table("alarm"),
+            index: tables.table("alarm_index"),
             pending_notifications: PendingNotifications::open(tables)?,
             tables: tables.clone(),
             sharing: OnceLock::new(),

@@ -68,7 +68,7 @@ impl PendingNotifications {
     pub(super) fn open(tables: &Tables) -> Result<Arc<Self>, StoreError> {
         let pending = Self {
             tables: tables.clone(),
-            table: tables.table("alarm_pending_notification")?,
+            table: tables.table("alarm_pending_notification"),
             marks: Mutex::new(PendingMarks {
                 next: 1,
                 numbers: VecDeque::new(),

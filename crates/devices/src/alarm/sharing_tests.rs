@@ -421,7 +421,7 @@ fn alarms_from_before_the_cluster_are_shared() {
     let [former, other] = fixtures;
     {
         let tables = former.store.objects().tables().clone();
-        let index = tables.table("alarm_index").unwrap();
+        let index = tables.table("alarm_index");
         let mut batch = tables.batch().unwrap();
         let mut keys = Vec::new();
         index
@@ -442,12 +442,7 @@ fn alarms_from_before_the_cluster_are_shared() {
     let counts = former.alarms.counts();
     assert_eq!(counts.iter().map(|(_, _, count)| count).sum::<u64>(), 1);
     for letter in [b"a", b"d", b"s"] {
-        let index = former
-            .store
-            .objects()
-            .tables()
-            .table("alarm_index")
-            .unwrap();
+        let index = former.store.objects().tables().table("alarm_index");
         let mut is_empty = true;
         let mut each = |_: &[u8], _: &[u8]| {
             is_empty = false;

@@ -58,8 +58,8 @@ pub(super) struct StoredCommands {
 impl CommandStore {
     pub(super) fn open(tables: &Tables) -> Result<Self, StoreError> {
         Ok(Self {
-            commands: tables.table("command")?,
-            index: tables.table("command_index")?,
+            commands: tables.table("command"),
+            index: tables.table("command_index"),
             tables: tables.clone(),
         })
     }

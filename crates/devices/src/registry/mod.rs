@@ -162,12 +162,12 @@ impl Registry {
     pub fn open(objects: &Objects, config: RegistryConfig) -> Result<Self, RegistryError> {
         let tables = objects.tables().clone();
         let inner = RegistryInner {
-            devices: tables.table("device")?,
-            index: tables.table("device_index")?,
-            states: tables.table("device_state")?,
-            attributes: tables.table("device_attribute")?,
-            events: tables.table("device_event")?,
-            meta: tables.table("device_meta")?,
+            devices: tables.table("device"),
+            index: tables.table("device_index"),
+            states: tables.table("device_state"),
+            attributes: tables.table("device_attribute"),
+            events: tables.table("device_event"),
+            meta: tables.table("device_meta"),
             tables,
             digest_keys: Mutex::default(),
             digester: RwLock::new(Arc::new(SecretDigester::new(&[0; 32]))),

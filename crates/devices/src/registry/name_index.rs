@@ -215,7 +215,7 @@ mod tests {
     fn names_are_found_whether_loaded_or_added() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
-        let index = store.tables().table("device_index").unwrap();
+        let index = store.tables().table("device_index");
         let mut batch = store.tables().batch().unwrap();
         let row = |no: u32| format!("iname-{no}").into_bytes();
         for no in 0..50_000_u32 {
@@ -251,7 +251,7 @@ mod tests {
     fn loading_stops_when_the_index_is_cleared() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
-        let index = store.tables().table("device_index").unwrap();
+        let index = store.tables().table("device_index");
         for _ in 0..20 {
             let names = NameIndex::default();
             names.load(&index, MAX_SYNC_LOAD + 1);

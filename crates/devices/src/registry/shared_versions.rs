@@ -86,8 +86,8 @@ impl SharedVersions {
         awaiting: &str,
     ) -> Result<Self, StoreError> {
         Ok(Self {
-            versions: tables.table(versions)?,
-            awaiting: tables.table(awaiting)?,
+            versions: tables.table(versions),
+            awaiting: tables.table(awaiting),
             node: RecordVersion::node_number(node),
             digests: Mutex::default(),
             changes: RecordChanges::default(),

@@ -55,9 +55,9 @@ fn json<T: Serialize>(value: &T) -> Vec<u8> {
 impl CampaignTables {
     pub(super) fn open(tables: &Tables) -> Result<Self, StoreError> {
         Ok(Self {
-            campaigns: tables.table("firmware_campaign")?,
-            devices: tables.table("firmware_campaign_device")?,
-            numbers: tables.table("firmware_campaign_number")?,
+            campaigns: tables.table("firmware_campaign"),
+            devices: tables.table("firmware_campaign_device"),
+            numbers: tables.table("firmware_campaign_number"),
             tables: tables.clone(),
         })
     }

@@ -28,7 +28,7 @@ fn make(dir: &Path) {
             .put("user", &id, value, ExpectedVersion::Any)
             .unwrap();
     }
-    let table = store.tables().table("devices").unwrap();
+    let table = store.tables().table("devices");
     for part in 0..2_u32 {
         let mut batch = store.tables().batch().unwrap();
         for row in 0..500_u32 {
@@ -233,7 +233,7 @@ fn repair_gives_up_an_older_journal_that_is_missing() {
     let (store, report) = Store::open(dir.path(), config()).unwrap();
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
     // What tables and younger journals have is still there.
-    let table = store.tables().table("devices").unwrap();
+    let table = store.tables().table("devices");
     assert!(table.has(&0_u32.to_be_bytes()).unwrap());
     assert!(!table.has(&999_u32.to_be_bytes()).unwrap());
     let objects = store.objects();

@@ -64,6 +64,26 @@ fn changes_at_several_nodes_at_once_wait_for_each_other() {
 }
 
 #[test]
+fn an_object_is_created_once_although_all_nodes_are_asked_at_once() {
+    let Some(cluster) = Cluster::shared() else {
+        return;
+    };
+    let name = unique("r").replace('/', "-");
+    let rule = json!({"name": name, "sql": "SELECT * FROM \"a\"", "actions": []});
+    let mut statuses: Vec<u16> = std::thread::scope(|scope| {
+        let requests = cluster.nodes.iter().map(|node| {
+            let rule = &rule;
+            scope.spawn(move || send(node, "", "POST", "/api/v1/rules", rule).status)
+        });
+        let requests: Vec<_> = requests.collect();
+        let answers = requests.into_iter().map(|request| request.join().unwrap());
+        answers.collect()
+    });
+    statuses.sort_unstable();
+    assert_eq!(statuses, [201, 409, 409]);
+}
+
+#[test]
 fn a_fresh_cluster_has_one_first_operator() {
     let Some(cluster) = Cluster::shared() else {
         return;
