@@ -464,7 +464,7 @@ impl RegistryInner {
         {
             return Ok(decode_awaiting(id.as_bytes(), &row));
         }
-        let device = match self.owner(&DeviceName::Id(name.device).encode())? {
+        let device = match self.holder(&DeviceName::Id(name.device).encode())? {
             Some(no) => self.load_device_uncached(no)?,
             None => None,
         };

@@ -1,5 +1,5 @@
-//! Names that two devices have, because two nodes of a cluster have assigned them at the same moment. The name belongs to
-//! the device that was created first, on all nodes; the other one gets it when that device gives it up.
+//! Names that two devices have, because two nodes of a cluster have assigned them at the same moment. On all
+//! nodes, the device that was created first holds the name; the other one waits for it until that device gives it up.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -13,28 +13,28 @@ use store::{StoreError, Table};
 use super::keys::{CONTESTED_PREFIX, no_at_end};
 use crate::device::Device;
 
-/// Devices that have a name without owning it, by the name's key.
-pub(super) type Losers = HashMap<Vec<u8>, Vec<DeviceNo>, RandomState>;
+/// Devices that wait for a name that another one holds, by the name's key.
+pub(super) type WaitingDevices = HashMap<Vec<u8>, Vec<DeviceNo>, RandomState>;
 
 #[derive(Default)]
 pub(super) struct ContestedNames {
     is_any: AtomicBool,
-    losers: RwLock<Losers>,
+    waiting: RwLock<WaitingDevices>,
 }
 
 impl ContestedNames {
     pub(super) fn load(&self, index: &Table) -> Result<(), StoreError> {
-        let mut losers = Losers::default();
+        let mut waiting = WaitingDevices::default();
         index.scan(&[CONTESTED_PREFIX], Bound::Unbounded, &mut |row, _| {
             if let Some(no) = no_at_end(row) {
                 let name = row[1..row.len() - 4].to_vec();
-                losers.entry(name).or_default().push(no);
+                waiting.entry(name).or_default().push(no);
             }
             true
         })?;
-        let mut all = self.losers.write().unwrap_or_else(PoisonError::into_inner);
-        self.is_any.store(!losers.is_empty(), Ordering::Release);
-        *all = losers;
+        let mut all = self.waiting.write().unwrap_or_else(PoisonError::into_inner);
+        self.is_any.store(!waiting.is_empty(), Ordering::Release);
+        *all = waiting;
         Ok(())
     }
 
@@ -43,33 +43,33 @@ impl ContestedNames {
         self.is_any.load(Ordering::Acquire)
     }
 
-    /// Whether the name belongs to another device.
-    pub(super) fn is_loser(&self, name: &[u8], no: DeviceNo) -> bool {
-        self.is_any() && self.losers(name).contains(&no)
+    /// Whether another device holds the name that this one waits for.
+    pub(super) fn is_waiting(&self, name: &[u8], no: DeviceNo) -> bool {
+        self.is_any() && self.waiting_for(name).contains(&no)
     }
 
-    pub(super) fn losers(&self, name: &[u8]) -> Vec<DeviceNo> {
-        let losers = self.losers.read().unwrap_or_else(PoisonError::into_inner);
-        losers.get(name).cloned().unwrap_or_default()
+    pub(super) fn waiting_for(&self, name: &[u8]) -> Vec<DeviceNo> {
+        let waiting = self.waiting.read().unwrap_or_else(PoisonError::into_inner);
+        waiting.get(name).cloned().unwrap_or_default()
     }
 
-    /// Replaces the losers of some names.
-    pub(super) fn update(&self, changed: Losers) {
+    /// Replaces the devices that wait for some names.
+    pub(super) fn update(&self, changed: WaitingDevices) {
         if changed.is_empty() {
             return;
         }
-        let mut all = self.losers.write().unwrap_or_else(PoisonError::into_inner);
-        for (name, losers) in changed {
-            match losers.is_empty() {
+        let mut all = self.waiting.write().unwrap_or_else(PoisonError::into_inner);
+        for (name, waiting) in changed {
+            match waiting.is_empty() {
                 true => all.remove(&name),
-                false => all.insert(name, losers),
+                false => all.insert(name, waiting),
             };
         }
         self.is_any.store(!all.is_empty(), Ordering::Release);
     }
 }
 
-/// Which of two devices a name belongs to: the same on all nodes.
-pub(super) fn owner_of_name<'a>(one: &'a Device, other: &'a Device) -> &'a Device {
+/// Which of two devices holds a name of both: the same one on all nodes.
+pub(super) fn holder_of_two<'a>(one: &'a Device, other: &'a Device) -> &'a Device {
     std::cmp::min_by_key(one, other, |device| (device.created_ms, device.id.as_str()))
 }

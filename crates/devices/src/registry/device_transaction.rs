@@ -9,7 +9,7 @@ use namespaces::Quota;
 use series::DeviceNo;
 use store::{Durability, TableBatch};
 
-use super::contested_names::{Losers, owner_of_name};
+use super::contested_names::{WaitingDevices, holder_of_two};
 use super::keys::{DeviceIndexKey, DeviceName, contested_row, no_at_end, reserved_row};
 use super::new_device::{DeviceWriteOutcome, PreparedDevice, WritePrecondition, invalid};
 use super::shared_versions::{VersionRow, VersionTransaction};
@@ -23,7 +23,7 @@ pub(super) struct DeviceTransaction<'a> {
     pub(super) inner: &'a RegistryInner,
     pub(super) batch: TableBatch,
     next: u32,
-    /// Index rows with a new owner; `None`: no owner.
+    /// Index rows with a new holder; `None`: no holder.
     names: HashMap<Vec<u8>, Option<DeviceNo>, RandomState>,
     /// Names removed from their devices; some may have been assigned again.
     removed_names: Vec<(Vec<u8>, DeviceNo)>,
@@ -34,8 +34,8 @@ pub(super) struct DeviceTransaction<'a> {
     stored_in_namespace: HashMap<Box<str>, u64, RandomState>,
     /// Devices that existed before.
     replaced: Vec<DeviceNo>,
-    /// Changed owners of names that several devices have.
-    contests: Losers,
+    /// Changed devices that wait for names.
+    waiting: WaitingDevices,
     /// `None` outside a cluster.
     pub(super) versions: Option<VersionTransaction<'a>>,
     pub(super) attribute_versions: Option<VersionTransaction<'a>>,
@@ -55,7 +55,7 @@ impl<'a> DeviceTransaction<'a> {
             counts: HashMap::default(),
             stored_in_namespace: HashMap::default(),
             replaced: Vec::new(),
-            contests: Losers::default(),
+            waiting: WaitingDevices::default(),
             versions: inner.shared.get().map(VersionTransaction::new),
             attribute_versions: inner.shared_attributes.get().map(VersionTransaction::new),
             incoming: None,
@@ -92,11 +92,11 @@ impl<'a> DeviceTransaction<'a> {
         }
     }
 
-    fn owner(&self, name: &DeviceName<'_>) -> Result<Option<DeviceNo>, RegistryError> {
+    fn holder(&self, name: &DeviceName<'_>) -> Result<Option<DeviceNo>, RegistryError> {
         let row = name.encode();
         match self.names.get(&row) {
             Some(owner) => Ok(*owner),
-            None => self.inner.owner(&row),
+            None => self.inner.holder(&row),
         }
     }
 
@@ -111,7 +111,7 @@ impl<'a> DeviceTransaction<'a> {
         &self,
         name: &DeviceName<'_>,
     ) -> Result<Option<Arc<Device>>, RegistryError> {
-        match self.owner(name)? {
+        match self.holder(name)? {
             Some(no) => self.by_no(no),
             None => Ok(None),
         }
@@ -122,7 +122,7 @@ impl<'a> DeviceTransaction<'a> {
         if self.versions.is_none() {
             return Ok(None);
         }
-        let Some(no) = self.owner(&DeviceName::Id(id))? else {
+        let Some(no) = self.holder(&DeviceName::Id(id))? else {
             return Ok(None);
         };
         let has_record = self.devices.contains_key(&no.0) || self.inner.has_record(no)?;
@@ -142,7 +142,7 @@ impl<'a> DeviceTransaction<'a> {
     /// The number of the device with this id, also if its record has not arrived yet.
     pub(super) fn number_of_id(&mut self, id: &str) -> Result<DeviceNo, RegistryError> {
         let name = DeviceName::Id(id);
-        if let Some(no) = self.owner(&name)? {
+        if let Some(no) = self.holder(&name)? {
             return Ok(no);
         }
         let no = self.new_number(id)?;
@@ -190,87 +190,89 @@ impl<'a> DeviceTransaction<'a> {
         Ok(())
     }
 
-    /// Devices that have a name without owning it.
-    fn losers(&self, row: &[u8]) -> Vec<DeviceNo> {
-        match self.contests.get(row) {
-            Some(losers) => losers.clone(),
-            None => self.inner.contested_names.losers(row),
+    /// Devices that wait for a name.
+    fn waiting_for(&self, row: &[u8]) -> Vec<DeviceNo> {
+        match self.waiting.get(row) {
+            Some(waiting) => waiting.clone(),
+            None => self.inner.contested_names.waiting_for(row),
         }
     }
 
-    fn has_contests(&self) -> bool {
-        !self.contests.is_empty() || self.inner.contested_names.is_any()
+    fn has_contested_names(&self) -> bool {
+        !self.waiting.is_empty() || self.inner.contested_names.is_any()
     }
 
-    /// Whether the device has a name that belongs to another one. Only changes of other nodes make a name belong to two
+    /// Whether the device has a name that another one holds. Only changes of other nodes give a name to two
     /// devices; those of this node are checked before.
-    fn loses_name(
+    fn must_wait_for_name(
         &mut self,
         name: &DeviceName<'_>,
         row: &[u8],
         device: &Device,
     ) -> Result<bool, RegistryError> {
-        if matches!(name, DeviceName::Id(_)) || (self.incoming.is_none() && !self.has_contests()) {
+        if matches!(name, DeviceName::Id(_))
+            || (self.incoming.is_none() && !self.has_contested_names())
+        {
             return Ok(false);
         }
-        let rival = match self.owner(name)? {
+        let other = match self.holder(name)? {
             Some(no) if no != device.no => self.by_no(no)?,
             _ => None,
         };
-        let Some(rival) = rival.filter(|rival| name.belongs_to(rival)) else {
+        let Some(other) = other.filter(|other| name.belongs_to(other)) else {
             return Ok(false);
         };
-        let loses = owner_of_name(device, &rival).no == rival.no;
-        let loser = if loses { device.no } else { rival.no };
-        let mut losers = self.losers(row);
-        if !losers.contains(&loser) {
-            losers.push(loser);
-            let row = contested_row(row, loser);
+        let must_wait = holder_of_two(device, &other).no == other.no;
+        let later = if must_wait { device.no } else { other.no };
+        let mut waiting = self.waiting_for(row);
+        if !waiting.contains(&later) {
+            waiting.push(later);
+            let row = contested_row(row, later);
             self.batch.put(&self.inner.index, &row, b"")?;
         }
-        self.contests.insert(row.to_vec(), losers);
-        if !loses {
-            self.removed_names.push((row.to_vec(), rival.no));
+        self.waiting.insert(row.to_vec(), waiting);
+        if !must_wait {
+            self.removed_names.push((row.to_vec(), other.no));
         }
-        Ok(loses)
+        Ok(must_wait)
     }
 
-    /// Takes a name from a device, of several that have it. Returns whether the name still belongs to one of them.
+    /// Takes a name from a device, of several that have it. Returns whether one of them still holds it.
     fn release_contested_name(
         &mut self,
         name: &DeviceName<'_>,
         row: &[u8],
         no: DeviceNo,
     ) -> Result<bool, RegistryError> {
-        let mut losers = self.losers(row);
+        let mut waiting = self.waiting_for(row);
         let inner = self.inner;
-        if let Some(at) = losers.iter().position(|loser| *loser == no) {
-            losers.swap_remove(at);
+        if let Some(at) = waiting.iter().position(|device| *device == no) {
+            waiting.swap_remove(at);
             self.batch.remove(&inner.index, &contested_row(row, no))?;
-            self.contests.insert(row.to_vec(), losers);
+            self.waiting.insert(row.to_vec(), waiting);
             return Ok(true);
         }
-        if losers.is_empty() || self.owner(name)? != Some(no) {
-            return Ok(!losers.is_empty());
+        if waiting.is_empty() || self.holder(name)? != Some(no) {
+            return Ok(!waiting.is_empty());
         }
         let mut next: Option<Arc<Device>> = None;
-        for loser in &losers {
-            if let Some(loser) = self.by_no(*loser)? {
+        for no in &waiting {
+            if let Some(device) = self.by_no(*no)? {
                 next = Some(match next {
-                    Some(next) if owner_of_name(&next, &loser).no == next.no => next,
-                    _ => loser,
+                    Some(next) if holder_of_two(&next, &device).no == next.no => next,
+                    _ => device,
                 });
             }
         }
         let Some(next) = next else {
             return Ok(false);
         };
-        losers.retain(|loser| *loser != next.no);
+        waiting.retain(|device| *device != next.no);
         self.batch
             .remove(&inner.index, &contested_row(row, next.no))?;
         self.batch
             .put(&inner.index, row, &next.no.0.to_be_bytes())?;
-        self.contests.insert(row.to_vec(), losers);
+        self.waiting.insert(row.to_vec(), waiting);
         self.removed_names.push((row.to_vec(), no));
         self.names.insert(row.to_vec(), Some(next.no));
         // It may be found by this name from now on.
@@ -427,8 +429,8 @@ impl<'a> DeviceTransaction<'a> {
 
     fn check_names(&self, device: &Device) -> Result<(), RegistryError> {
         for name in DeviceName::names_of(device) {
-            let owner = self.owner(&name)?;
-            if owner.is_none_or(|owner| owner == device.no) {
+            let holder = self.holder(&name)?;
+            if holder.is_none_or(|holder| holder == device.no) {
                 continue;
             }
             let (field, name) = match name {
@@ -456,7 +458,7 @@ impl<'a> DeviceTransaction<'a> {
         self.batch.put(&inner.devices, &no, &new.encode())?;
         for name in DeviceName::names_of(new) {
             let row = name.encode();
-            if self.loses_name(&name, &row, new)? {
+            if self.must_wait_for_name(&name, &row, new)? {
                 continue;
             }
             self.batch.put(&inner.index, &row, &no)?;
@@ -480,7 +482,7 @@ impl<'a> DeviceTransaction<'a> {
     fn remove_index_entries(&mut self, old: &Device) -> Result<(), RegistryError> {
         for name in DeviceName::names_of(old) {
             let row = name.encode();
-            if self.has_contests() && self.release_contested_name(&name, &row, old.no)? {
+            if self.has_contested_names() && self.release_contested_name(&name, &row, old.no)? {
                 continue;
             }
             self.batch.remove(&self.inner.index, &row)?;
@@ -542,9 +544,9 @@ impl<'a> DeviceTransaction<'a> {
             .put(&inner.meta, b"count", &count.to_be_bytes())?;
         self.batch
             .put(&inner.meta, b"next", &self.next.to_be_bytes())?;
-        // Before the devices are visible: the owner of a name must always be found by it.
-        for (row, owner) in &self.names {
-            if let Some(no) = owner {
+        // Before the devices are visible: the holder of a name must always be found by it.
+        for (row, holder) in &self.names {
+            if let Some(no) = holder {
                 inner.name_index.add(row, *no);
             }
         }
@@ -552,7 +554,7 @@ impl<'a> DeviceTransaction<'a> {
             versions.prepare();
         }
         self.batch.commit(durability)?;
-        inner.contested_names.update(self.contests);
+        inner.contested_names.update(self.waiting);
         for (row, no) in &self.removed_names {
             if self.names.get(row).copied().flatten() != Some(*no) {
                 inner.name_index.remove(row, *no);

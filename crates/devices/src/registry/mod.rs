@@ -573,7 +573,7 @@ impl RegistryInner {
         let found = self.cache.find(name)?;
         // A device in memory is found by all its names.
         let is_foreign = self.contested_names.is_any()
-            && self.contested_names.is_loser(&name.encode(), found.no);
+            && self.contested_names.is_waiting(&name.encode(), found.no);
         (!is_foreign).then_some(found)
     }
 
@@ -589,7 +589,7 @@ impl RegistryInner {
             if let Some(device) = self
                 .load_device(no)?
                 .filter(|device| name.belongs_to(device))
-                .filter(|device| !self.contested_names.is_loser(&row, device.no))
+                .filter(|device| !self.contested_names.is_waiting(&row, device.no))
             {
                 return Ok(Some(device));
             }
@@ -608,8 +608,8 @@ impl RegistryInner {
         }
     }
 
-    /// The owner of a name according to the name index.
-    fn owner(&self, row: &[u8]) -> Result<Option<DeviceNo>, RegistryError> {
+    /// The holder of a name according to the name index.
+    fn holder(&self, row: &[u8]) -> Result<Option<DeviceNo>, RegistryError> {
         match self.name_index.find(row) {
             NameCandidates::Devices(candidates) if candidates.is_empty() => Ok(None),
             _ => Ok(self.index.get_with(row, no_at_end)?.flatten()),

@@ -232,7 +232,7 @@ impl RegistryInner {
             let next = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
             let mut changes = DeviceTransaction::new(self, *next)?;
             for id in portion {
-                if self.owner_record(id)?.is_none() && self.awaiting(id)?.is_none() {
+                if self.number_of_record(id)?.is_none() && self.awaiting(id)?.is_none() {
                     changes.stamp(id, 0, true)?;
                 }
             }
@@ -242,8 +242,8 @@ impl RegistryInner {
     }
 
     /// The number of the device with this id, if it has a record.
-    fn owner_record(&self, id: &str) -> Result<Option<DeviceNo>, RegistryError> {
-        match self.owner(&DeviceName::Id(id).encode())? {
+    fn number_of_record(&self, id: &str) -> Result<Option<DeviceNo>, RegistryError> {
+        match self.holder(&DeviceName::Id(id).encode())? {
             Some(no) if self.has_record(no)? => Ok(Some(no)),
             _ => Ok(None),
         }
@@ -367,7 +367,7 @@ impl RegistryInner {
         let content = match row.is_removed {
             true => None,
             false => {
-                let no = self.owner(&DeviceName::Id(id).encode())?;
+                let no = self.holder(&DeviceName::Id(id).encode())?;
                 let device = match no {
                     Some(no) => self.load_device_uncached(no)?,
                     None => None,
