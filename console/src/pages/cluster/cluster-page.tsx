@@ -1,4 +1,4 @@
-import { Anchor, Button, Progress, Stack, Text, Title } from '@mantine/core';
+import { Anchor, Button, Stack, Text } from '@mantine/core';
 import { Plural, Trans, useLingui } from '@lingui/react/macro';
 import { useState, type ReactNode } from 'react';
 import { useChange, useRead, type Schemas } from '../../api/client';
@@ -15,13 +15,13 @@ import { StateBadge } from '../../ui/state-badge';
 import { EmptyState, ErrorState, Loading } from '../../ui/states';
 import { Ago, Since } from '../../ui/time';
 import { useSettings } from '../settings/settings-list';
+import { DurableSessions } from './durable-sessions';
+import { Problem } from './problem';
 import { RebalanceButton } from './rebalance';
 import { TelemetryCopies } from './telemetry-copies';
 
 type Status = Schemas['ClusterStatus'];
 type Member = Schemas['ClusterMember'];
-type Standby = Schemas['ClusterStandby'];
-type SessionCopy = Schemas['ClusterSessionCopy'];
 type NatsServer = Schemas['ClusterNatsServer'];
 
 const path = '/api/v1/cluster';
@@ -424,14 +424,6 @@ function ServerBadge({ server }: { server: NatsServer }) {
   );
 }
 
-function Problem({ children }: { children: ReactNode }) {
-  return (
-    <Text size="sm" c="var(--tg-critical)" mt="xs">
-      {children}
-    </Text>
-  );
-}
-
 function NatsState({ state }: { state: Schemas['NatsConnectionState'] }) {
   switch (state) {
     case 'ready':
@@ -469,172 +461,5 @@ function Messages({ cluster: { messages } }: { cluster: Status }) {
         ]}
       />
     </Panel>
-  );
-}
-
-/** The copy of the sessions of this node at another one, and the copies that it keeps for others. */
-function DurableSessions({ standby }: { standby: Standby }) {
-  const hint = standbyHint(standby);
-  const lastError = standby.last_error;
-  return (
-    <Panel title={<Trans>Durable sessions</Trans>}>
-      <Facts
-        rows={[
-          [<Trans context="noun">Copy</Trans>, <StandbyState standby={standby} />],
-          [<Trans>On the way</Trans>, formatBytes(standby.unconfirmed_bytes)],
-          [<Trans>Sent since the start</Trans>, formatBytes(standby.sent_bytes)],
-          [<Trans>Sessions adopted since the start</Trans>, formatNumber(standby.adopted_sessions)],
-        ]}
-      />
-      {hint && (
-        <Text size="sm" c="dimmed" mt="xs">
-          {hint}
-        </Text>
-      )}
-      {standby.state !== 'current' && lastError && (
-        <Problem>
-          <Trans>Last error: {lastError}</Trans>
-        </Problem>
-      )}
-      <Title order={3} mt="md" mb="xs">
-        <Trans>Copies kept at this node</Trans>
-      </Title>
-      {standby.copies.length > 0 ? (
-        <Facts rows={standby.copies.map((copy) => [copy.node, <KeptCopy copy={copy} />])} />
-      ) : (
-        <Text size="sm" c="dimmed">
-          <Trans>No other node copies its sessions to this one.</Trans>
-        </Text>
-      )}
-    </Panel>
-  );
-}
-
-function StandbyState({ standby: { state, node } }: { standby: Standby }) {
-  const other = node ?? '–';
-  switch (state) {
-    case 'current':
-      return (
-        <StateBadge health="good">
-          <Trans>current at {other}</Trans>
-        </StateBadge>
-      );
-    case 'copying':
-      return (
-        <StateBadge health="warning">
-          <Trans>copying to {other}</Trans>
-        </StateBadge>
-      );
-    case 'no_standby':
-      return (
-        <StateBadge health="warning">
-          <Trans>none</Trans>
-        </StateBadge>
-      );
-    case 'adopted':
-      return (
-        <StateBadge health="warning">
-          <Trans>adopted by {other}</Trans>
-        </StateBadge>
-      );
-    case 'removing_standby':
-    case 'examining':
-      return (
-        <StateBadge health="critical">
-          <Trans>acknowledgements wait</Trans>
-        </StateBadge>
-      );
-  }
-}
-
-/** What the state of the copy means for clients. */
-function standbyHint({ state, last_error }: Standby): ReactNode {
-  switch (state) {
-    case 'current':
-      return null;
-    case 'copying':
-      return <Trans>Until the copy is complete, no node adopts the sessions if this one fails.</Trans>;
-    case 'no_standby':
-      return (
-        <>
-          <Trans>No node adopts the sessions if this one fails: their clients wait for its return.</Trans>
-          {/* After an error, the next copy begins soon. */}
-          {last_error === null && (
-            <>
-              {' '}
-              <Trans>There is no other node that could keep a copy, or cluster.standby is off.</Trans>
-            </>
-          )}
-        </>
-      );
-    case 'removing_standby':
-      return <Trans>The node with the copy was lost. Clients get acknowledgements once the cluster knows that.</Trans>;
-    case 'examining':
-      return (
-        <Trans>
-          This node does not know yet whether another one has adopted its sessions. Clients get acknowledgements once it
-          does.
-        </Trans>
-      );
-    case 'adopted':
-      return <Trans>This node ends its sessions, because another one has them now.</Trans>;
-  }
-}
-
-/** The copy of the sessions of another node. */
-function KeptCopy({ copy: { node, is_standby, adoption, received_bytes } }: { copy: SessionCopy }) {
-  const received = formatBytes(received_bytes);
-  return (
-    <Stack gap={0}>
-      <KeptCopyState isStandby={is_standby} isAdopted={adoption !== null} />
-      <span className="dimmed">
-        <Trans>{received} received</Trans>
-      </span>
-      {adoption && <AdoptionProgress node={node} adoption={adoption} />}
-    </Stack>
-  );
-}
-
-function KeptCopyState({ isStandby, isAdopted }: { isStandby: boolean; isAdopted: boolean }) {
-  if (isAdopted) {
-    return (
-      <StateBadge health="warning">
-        <Trans>being adopted</Trans>
-      </StateBadge>
-    );
-  }
-  return isStandby ? (
-    <StateBadge health="good">
-      <Trans>adopted if it fails</Trans>
-    </StateBadge>
-  ) : (
-    <StateBadge health="unknown">
-      <Trans>not adopted if it fails</Trans>
-    </StateBadge>
-  );
-}
-
-function AdoptionProgress({ node, adoption }: { node: string; adoption: Schemas['ClusterAdoption'] }) {
-  const { t } = useLingui();
-  const { processed_sessions: processed, sessions } = adoption;
-  return (
-    <span className="row">
-      <Progress.Root className="grow" miw={60}>
-        <Progress.Section
-          value={sessions > 0 ? (processed / sessions) * 100 : 0}
-          color="tide"
-          aria-label={t`Sessions of ${node} that are adopted`}
-        />
-      </Progress.Root>
-      <span aria-live="polite">
-        {sessions > 0 ? (
-          <Trans>
-            {formatNumber(processed)} of {formatNumber(sessions)}
-          </Trans>
-        ) : (
-          <Trans>counting sessions</Trans>
-        )}
-      </span>
-    </span>
   );
 }

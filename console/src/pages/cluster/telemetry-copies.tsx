@@ -1,48 +1,31 @@
-import { Stack, Text, Title } from '@mantine/core';
+import { Stack } from '@mantine/core';
 import { Trans } from '@lingui/react/macro';
 import type { ReactNode } from 'react';
 import type { Schemas } from '../../api/client';
 import { formatBytes, formatDuration, formatNumber } from '../../format';
-import { Facts, Panel } from '../../ui/page';
 import { StateBadge } from '../../ui/state-badge';
+import { CopiesPanel } from './copies-panel';
 
 type TelemetryCopy = Schemas['ClusterTelemetryCopy'];
 type KeptTelemetry = Schemas['ClusterKeptTelemetry'];
 
 /** The copy of the telemetry of this node at another one, and the copies that it keeps for others. */
 export function TelemetryCopies({ copy }: { copy: TelemetryCopy }) {
-  const { state, last_error: lastError } = copy;
   return (
-    <Panel title={<Trans>Copies of telemetry</Trans>}>
-      <Facts
-        rows={[
-          [<Trans context="noun">Copy</Trans>, <CopyState copy={copy} />],
-          [<Trans>Waiting to be sent</Trans>, formatBytes(copy.queued_bytes)],
-          [<Trans>Age of the first row that waits</Trans>, formatDuration(copy.lag_ms / 1000)],
-          [<Trans>Rows sent since the start</Trans>, formatNumber(copy.sent_rows)],
-        ]}
-      />
-      {state !== 'complete' && (
-        <Text size="sm" c="dimmed" mt="xs">
-          {copyHint(copy)}
-        </Text>
-      )}
-      {state !== 'complete' && lastError && (
-        <Text size="sm" mt="xs">
-          <Trans>Last error: {lastError}</Trans>
-        </Text>
-      )}
-      <Title order={3} mt="md" mb="xs">
-        <Trans>Copies kept at this node</Trans>
-      </Title>
-      {copy.copies.length > 0 ? (
-        <Facts rows={copy.copies.map((kept) => [kept.node, <KeptCopy copy={kept} />])} />
-      ) : (
-        <Text size="sm" c="dimmed">
-          <Trans>No other node copies its telemetry to this one.</Trans>
-        </Text>
-      )}
-    </Panel>
+    <CopiesPanel
+      title={<Trans>Copies of telemetry</Trans>}
+      facts={[
+        [<Trans context="noun">Copy</Trans>, <CopyState copy={copy} />],
+        [<Trans>Waiting to be sent</Trans>, formatBytes(copy.queued_bytes)],
+        [<Trans>Age of the first row that waits</Trans>, formatDuration(copy.lag_ms / 1000)],
+        [<Trans>Rows sent since the start</Trans>, formatNumber(copy.sent_rows)],
+      ]}
+      hint={copyHint(copy)}
+      lastError={copy.state === 'complete' ? null : copy.last_error}
+      keptTitle={<Trans>Telemetry kept for other nodes</Trans>}
+      kept={copy.copies.map((kept) => [kept.node, <KeptCopy copy={kept} />])}
+      nothingKept={<Trans>No other node copies its telemetry to this one.</Trans>}
+    />
   );
 }
 
