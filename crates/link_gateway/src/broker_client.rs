@@ -304,15 +304,3 @@ fn login_error(answer: &AckResult) -> LoginError {
         text: format!("login rejected: {answer}"),
     }
 }
-
-/// What DISCONNECT means for the peer.
-pub(crate) fn end_of(reason: ReasonCode) -> ClientEnd {
-    match reason {
-        ReasonCode::SESSION_TAKEN_OVER => {
-            ClientEnd::Rejected("another client with this client id has connected")
-        }
-        ReasonCode::NOT_AUTHORIZED => ClientEnd::Rejected("the client is not authorised"),
-        ReasonCode::BANNED => ClientEnd::Rejected("the client is banned"),
-        _ => ClientEnd::Lost,
-    }
-}

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::attached_client::AttachedClient;
 use crate::broker_client::{BrokerClient, ClientEnd, LoginError};
 use crate::identity::ClientIdentity;
+use crate::link_logins::LinkLogin;
 use crate::link_server::LinkServer;
 use crate::metrics::LinkMetrics;
 use crate::shared::GatewayShared;
@@ -121,12 +122,14 @@ impl LinkCarriers {
                 ..
             } = accepted;
             let hello = self.links.receive_hello(carrier).await?;
-            LinkServer::wait_for_acknowledgements(&self.shared, hello.hello().link_id).await;
+            let link_id = hello.hello().link_id;
+            LinkServer::wait_for_acknowledgements(&self.shared, link_id).await;
             let stream = connection.attach(peer, certificate.as_ref())?;
-            let login = BrokerClient::log_in(stream, hello.hello(), &self.shared.settings).await;
-            Ok::<_, CarrierError>((hello, login))
+            let login = self.shared.logins.begin(link_id);
+            let client = BrokerClient::log_in(stream, hello.hello(), &self.shared.settings).await;
+            Ok::<_, CarrierError>((hello, login, client))
         });
-        let (hello, login) = match begun.await {
+        let (hello, login, client) = match begun.await {
             Ok(Ok(begun)) => begun,
             Ok(Err(error)) => {
                 LinkMetrics::count(&metrics.carriers_rejected);
@@ -139,10 +142,10 @@ impl LinkCarriers {
                 return;
             }
         };
-        let ended = match login {
+        let ended = match client {
             Ok(client) => {
                 LinkMetrics::count(&metrics.carriers);
-                self.serve_client(hello, client).await
+                self.serve_client(hello, login, client).await
             }
             Err(LoginError { code, text }) => {
                 LinkMetrics::count(&metrics.carriers_rejected);
@@ -159,6 +162,7 @@ impl LinkCarriers {
     async fn serve_client(
         &self,
         hello: PendingLink<BoxedCarrier>,
+        login: LinkLogin,
         client: BrokerClient,
     ) -> Result<(), CarrierError> {
         let link_id = hello.hello().link_id;
@@ -182,7 +186,13 @@ impl LinkCarriers {
         let (ended, end) = oneshot::channel();
         // The server of the link notices the end of the carrier when this is dropped.
         let (_carrier, carrier_ended) = oneshot::channel();
-        let attached = AttachedClient::new(client, identity, ended, carrier_ended);
+        let attached = AttachedClient {
+            client,
+            identity: Arc::new(identity),
+            login,
+            ended,
+            carrier: carrier_ended,
+        };
         let (link, is_known) = (admitted.link().clone(), admitted.is_known());
         if !LinkServer::attach(&self.shared, link_id, &link, is_known, attached).await {
             // Nobody serves the link any more. The peer connects again, and gets a new one.

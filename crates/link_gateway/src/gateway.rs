@@ -51,6 +51,7 @@ impl LinkGateway {
             registry: parts.registry,
             metrics: LinkMetrics::default(),
             mailboxes: Default::default(),
+            logins: Default::default(),
         });
         let runtime = match listeners.is_empty() {
             true => None,

@@ -14,6 +14,7 @@ mod downloads;
 pub mod exchange;
 mod gateway;
 mod identity;
+mod link_logins;
 mod link_server;
 mod metrics;
 mod outgoing_files;

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::attached_client::{AttachedClient, ClientMailbox};
-use crate::broker_client::{BrokerClient, ClientEnd, end_of};
+use crate::broker_client::{BrokerClient, ClientEnd};
 use crate::deliveries::DeliveryQueue;
 use crate::downloads::serve_request;
 use crate::exchange::{
@@ -300,7 +300,11 @@ impl LinkServer {
                 let answer = self.subscriptions.complete(&codes, reason_string);
                 self.answer_subscription(answer);
             }
-            SessionEvent::Disconnected { answer, .. } => self.end_client(end_of(answer.reason)),
+            SessionEvent::Disconnected { answer, .. } => {
+                let client = self.client.as_ref();
+                let end = client.map(|client| client.end_of(answer.reason));
+                self.end_client(end.unwrap_or(ClientEnd::Lost));
+            }
             _ => {}
         }
     }

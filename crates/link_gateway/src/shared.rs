@@ -1,7 +1,7 @@
 //! What all tasks of a gateway share.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use broker::BrokerHandle;
 use devices::Registry;
@@ -10,6 +10,7 @@ use link::wire::handshake::LinkId;
 use transfer::{FileService, FileWorkers};
 
 use crate::attached_client::ClientMailbox;
+use crate::link_logins::LinkLogins;
 use crate::metrics::LinkMetrics;
 use crate::settings::LinkSettings;
 
@@ -24,6 +25,7 @@ pub(crate) struct GatewayShared {
     pub(crate) metrics: LinkMetrics,
     /// Where the clients of links that exist are passed.
     pub(crate) mailboxes: Mutex<HashMap<LinkId, ClientMailbox>>,
+    pub(crate) logins: Arc<LinkLogins>,
 }
 
 impl GatewayShared {

@@ -106,20 +106,23 @@ impl ProxyShared {
 
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming() {
-            let mut state = self.lock();
-            if state.is_closed {
-                return;
+            {
+                let mut state = self.lock();
+                if state.is_closed {
+                    return;
+                }
+                if state.mode == ProxyMode::Refuse {
+                    state.accepted += 1;
+                    continue;
+                }
             }
             let Ok(client) = client else { continue };
-            state.accepted += 1;
-            if state.mode == ProxyMode::Refuse {
-                continue;
-            }
-            drop(state);
             // A server that is down: the client sees its connection closed.
             if let Ok(server) = TcpStream::connect(self.target) {
                 self.forward(client, server);
             }
+            // From now on, the connection is one of those that can be closed.
+            self.lock().accepted += 1;
         }
     }
 
