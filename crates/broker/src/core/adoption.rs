@@ -18,7 +18,7 @@ use super::origin_node::{OriginNode, SessionAdoption};
 use super::received_numbers::CopiedNumbers;
 use super::records::{self, NodeEntryTarget, SessionRecord};
 use super::session_directory::PROVISIONAL_TIMEOUT_MS;
-use super::session_filter::{ExcludedSessions, SessionFilter, ShardOfNode};
+use super::session_filter::{AdoptedNumber, ExcludedSessions, SessionFilter, ShardOfNode};
 use super::session_recovery::{RecoveredDelayedMessage, RecoveredSession};
 use super::shard::Shard;
 use super::tables::{SessionIx, TableIx as _};
@@ -51,8 +51,7 @@ pub(crate) enum AdoptionBegin {
 }
 
 impl Shard {
-    /// Messages for the sessions that are adopted from a node may arrive from now on. `received`: the messages of other nodes
-    /// that its shards had received.
+    /// Messages for the sessions that are adopted from a node may arrive from now on. `received`: the messages that it had.
     pub(crate) fn expect_adopted_messages(&mut self, from: &str, received: Arc<CopiedNumbers>) {
         let adopted = self.adopted.entry(from.into()).or_default();
         adopted.received = received;
@@ -98,7 +97,7 @@ impl Shard {
             if let Some(record) = record.filter(|_| number != 0) {
                 // It may have been adopted before this node was started again.
                 let adopted = self.adopted.entry(from.into()).or_default();
-                adopted.insert_restored(number, record.number);
+                adopted.insert_restored(number, AdoptedNumber::of(&record));
             }
             return AdoptionBegin::Skipped;
         }
@@ -174,7 +173,7 @@ impl Shard {
         let Some(record) = SessionRecord::read(&session.record) else {
             return false;
         };
-        let before = record.number;
+        let former = AdoptedNumber::of(&record);
         // A node that is started again has to say, too, from where it has the session. A node from which the failed one had adopted it
         // does not matter any more.
         let record = SessionRecord {
@@ -217,7 +216,7 @@ impl Shard {
                 journal.put_subscription(number, filter, *options, *identifier);
             }
             let adopted = self.adopted.entry(from.into()).or_default();
-            adopted.insert(number, before);
+            adopted.insert(number, former);
         }
         self.restore_session(&RecoveredSession {
             client_id: session.client_id,
@@ -297,7 +296,7 @@ impl Shard {
         if let Some(adopted) = self.adopted.get(node) {
             excluded.push(ExcludedSessions {
                 numbers: adopted.numbers.clone(),
-                of_shards: None,
+                receivers: None,
             });
         }
         self.deliver_to_some(SessionFilter::NotAdopted(excluded), dispatch);
@@ -316,14 +315,14 @@ impl Shard {
     fn adopted_with(&self, id: MessageId) -> Vec<ExcludedSessions> {
         let adopted = self.adopted.values();
         let with = adopted.filter_map(|adopted| {
-            let of_shards = match adopted.passed_on.contains(&(id.origin, id.seq)) {
+            let receivers = match adopted.passed_on.contains(&(id.origin, id.seq)) {
                 true => None,
-                false => Some(adopted.received.shards_with(id)),
+                false => Some(adopted.received.receivers_of(id)),
             };
-            let has_any = of_shards.as_ref().is_none_or(|shards| !shards.is_empty());
+            let has_any = (receivers.as_ref()).is_none_or(|receivers| !receivers.is_empty());
             has_any.then(|| ExcludedSessions {
                 numbers: adopted.numbers.clone(),
-                of_shards,
+                receivers,
             })
         });
         with.collect()
@@ -376,10 +375,11 @@ impl Shard {
                     return;
                 }
                 let delivered = id.and_then(|id| adopted.delivered.get(&(id.origin, id.seq)));
+                let excluded = id.map(|id| adopted.received.receivers_of(id));
                 SessionFilter::Adopted {
                     numbers: adopted.numbers.clone(),
                     of_shard,
-                    excluded_shards: id.map_or(Vec::new(), |id| adopted.received.shards_with(id)),
+                    excluded: excluded.unwrap_or_default(),
                     excluded_first: delivered.copied().unwrap_or(0),
                 }
             }

@@ -12,7 +12,7 @@ use super::session_filter::{AdoptedNumber, AdoptedNumbers};
 #[derive(Default)]
 pub(crate) struct NodeAdoption {
     pub(crate) numbers: Arc<AdoptedNumbers>,
-    /// The messages of other nodes that the shards of the node had received.
+    /// The messages that the node had.
     pub(super) received: Arc<CopiedNumbers>,
     /// Origins and numbers of messages that were delivered here meanwhile, and the position of the next session that was adopted.
     /// Other nodes send them for the adopted sessions, too, until they know that these are here.
@@ -24,13 +24,21 @@ pub(crate) struct NodeAdoption {
 
 impl NodeAdoption {
     /// Adds a session that is adopted now.
-    pub(super) fn insert(&mut self, number: u64, before: u64) {
-        self.insert_at(number, before, self.next_position());
+    pub(super) fn insert(&mut self, number: u64, adopted: AdoptedNumber) {
+        let position = self.next_position();
+        self.insert_restored(
+            number,
+            AdoptedNumber {
+                position,
+                ..adopted
+            },
+        );
     }
 
     /// Adds a session that was adopted before this node was started again. It has got all messages that were delivered here since.
-    pub(super) fn insert_restored(&mut self, number: u64, before: u64) {
-        self.insert_at(number, before, 0);
+    pub(super) fn insert_restored(&mut self, number: u64, adopted: AdoptedNumber) {
+        let numbers = Arc::make_mut(&mut self.numbers);
+        numbers.entry(number).or_insert(adopted);
     }
 
     /// A message was delivered to all sessions before the adoption was begun, or begun again.
@@ -41,12 +49,5 @@ impl NodeAdoption {
     /// The position of the next session that is adopted; 0 is that of all sessions that were adopted in an earlier run.
     pub(super) fn next_position(&self) -> u32 {
         1 + self.numbers.len() as u32
-    }
-
-    fn insert_at(&mut self, number: u64, before: u64, position: u32) {
-        let numbers = Arc::make_mut(&mut self.numbers);
-        numbers
-            .entry(number)
-            .or_insert(AdoptedNumber { before, position });
     }
 }

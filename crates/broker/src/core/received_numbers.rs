@@ -10,11 +10,13 @@
 
 use super::hash_state::RandomState;
 use disk::varint;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 
 use super::cross_shard_batch::MessageId;
-use super::session_filter::ShardOfNode;
+use super::node_link::RestoredEntry;
+use super::records::NodeEntryTarget;
+use super::session_filter::FormerReceivers;
 
 const PART_BITS: u64 = 1024;
 const PART_WORDS: usize = PART_BITS as usize / 64;
@@ -201,10 +203,13 @@ impl ReceivedNumbers {
     }
 }
 
-/// The numbers that the shards of another node had received, according to the copy of its store.
+/// The messages that another node had, according to the copy of its store: the numbers that its shards had received, and what it has
+/// published.
 #[derive(Debug, Default)]
 pub(crate) struct CopiedNumbers {
     shards: HashMap<(u16, u16), ReceivedNumbers, RandomState>,
+    /// The origins of messages that were published at the node and are in its links. Nobody sends others any more.
+    published: HashSet<u64, RandomState>,
 }
 
 impl CopiedNumbers {
@@ -220,12 +225,23 @@ impl CopiedNumbers {
         numbers.restore(origin, part, record)
     }
 
-    /// The shards that had received a message.
-    pub(crate) fn shards_with(&self, id: MessageId) -> Vec<ShardOfNode> {
+    /// Takes over the messages that were on their way from the node to others.
+    pub(crate) fn add_for_nodes(&mut self, entries: &[RestoredEntry]) {
+        let all = entries.iter().map(RestoredEntry::entry);
+        let published = all.filter(|entry| entry.target == NodeEntryTarget::All);
+        self.published.extend(published.map(|entry| entry.origin));
+    }
+
+    /// The sessions of the node that had got a message.
+    pub(crate) fn receivers_of(&self, id: MessageId) -> FormerReceivers {
         let shards = self.shards.iter();
         let with = shards.filter(|(_, numbers)| numbers.contains(id));
-        with.map(|(&(shards, shard), _)| (shards.into(), shard.into()))
-            .collect()
+        FormerReceivers {
+            shards: with
+                .map(|(&(shards, shard), _)| (shards.into(), shard.into()))
+                .collect(),
+            is_published_there: self.published.contains(&id.origin),
+        }
     }
 }
 

@@ -5,16 +5,29 @@ use std::sync::Arc;
 use super::hash_state::RandomState;
 use hashbrown::HashMap;
 
+use super::records::SessionRecord;
+
 /// A session that was adopted from another node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AdoptedNumber {
     /// The number that it had there.
     pub(crate) before: u64,
+    /// That node had not adopted it itself.
+    pub(crate) is_of_node: bool,
     /// Sessions that this shard has adopted later have larger ones; 0: it was adopted in an earlier run of this node.
     pub(crate) position: u32,
 }
 
 impl AdoptedNumber {
+    /// `record` is that of the other node.
+    pub(crate) fn of(record: &SessionRecord<'_>) -> Self {
+        Self {
+            before: record.number,
+            is_of_node: record.adoption.is_none(),
+            position: 0,
+        }
+    }
+
     fn is_of(&self, &(shards, shard): &ShardOfNode) -> bool {
         self.before % shards == shard
     }
@@ -25,6 +38,26 @@ pub(crate) type AdoptedNumbers = HashMap<u64, AdoptedNumber, RandomState>;
 
 /// A number of shards of a node, and one of these shards.
 pub(crate) type ShardOfNode = (u64, u64);
+
+/// The sessions of a node that had got a message there when it failed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FormerReceivers {
+    /// All of these shards.
+    pub(crate) shards: Vec<ShardOfNode>,
+    /// All except those that the node had adopted itself: it has published the message, perhaps before it had these.
+    pub(crate) is_published_there: bool,
+}
+
+impl FormerReceivers {
+    fn contains(&self, number: &AdoptedNumber) -> bool {
+        self.is_published_there && number.is_of_node
+            || self.shards.iter().any(|shard| number.is_of(shard))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.is_empty() && !self.is_published_there
+    }
+}
 
 /// A condition for the sessions that get a message.
 #[derive(Debug, Clone)]
@@ -38,8 +71,8 @@ pub(crate) enum SessionFilter {
         numbers: Arc<AdoptedNumbers>,
         /// If it is not `None`, only those of this shard of the node.
         of_shard: Option<ShardOfNode>,
-        /// Not those of these shards of the node, which had the message.
-        excluded_shards: Vec<ShardOfNode>,
+        /// Not those that had the message there.
+        excluded: FormerReceivers,
         /// Not those with smaller positions, which have got it here.
         excluded_first: u32,
     },
@@ -51,16 +84,16 @@ pub(crate) enum SessionFilter {
 #[derive(Debug, Clone)]
 pub(crate) struct ExcludedSessions {
     pub(crate) numbers: Arc<AdoptedNumbers>,
-    /// Only those of these shards of the node; `None`: all.
-    pub(crate) of_shards: Option<Vec<ShardOfNode>>,
+    /// Only those that had it at the node; `None`: all.
+    pub(crate) receivers: Option<FormerReceivers>,
 }
 
 impl ExcludedSessions {
     fn contains(&self, store_number: u64) -> bool {
         let number = self.numbers.get(&store_number);
-        number.is_some_and(|number| match &self.of_shards {
-            Some(shards) => shards.iter().any(|shard| number.is_of(shard)),
-            None => true,
+        number.is_some_and(|number| {
+            let receivers = self.receivers.as_ref();
+            receivers.is_none_or(|receivers| receivers.contains(number))
         })
     }
 }
@@ -73,14 +106,14 @@ impl SessionFilter {
             SessionFilter::Adopted {
                 numbers,
                 of_shard,
-                excluded_shards,
+                excluded,
                 excluded_first,
             } => {
                 let Some(number) = numbers.get(&store_number) else {
                     return false;
                 };
                 of_shard.as_ref().is_none_or(|shard| number.is_of(shard))
-                    && !excluded_shards.iter().any(|shard| number.is_of(shard))
+                    && !excluded.contains(number)
                     && number.position >= *excluded_first
             }
             SessionFilter::NotAdopted(nodes) => {

@@ -107,22 +107,27 @@ fn adopt_portion(shard: &mut Shard, from: &AdoptionOrigin, portion: Portion) -> 
     result
 }
 
-/// Reads the messages in the link of a shard of the node to other nodes.
+/// Reads the messages in the links of the shards of the node to other nodes, up to the first one that cannot be read.
 fn read_for_nodes(
     copy: &Store,
-    link: ShardLink,
-    entries: &mut Vec<RestoredEntry>,
-) -> Result<(), StoreError> {
-    let queue = link.store_number();
-    copy.read_queue(
-        queue,
-        &mut |entry| match RestoredEntry::read(queue, &entry) {
-            Some(entry) => entries.push(entry),
-            None => tracing::error!(
-                "message of another node for others could not be decoded; message lost"
-            ),
-        },
-    )
+    links: &[(ShardLink, u64)],
+) -> (Vec<RestoredEntry>, Result<(), StoreError>) {
+    let mut entries = Vec::new();
+    let links = links.iter().filter(|(link, _)| link.leads_to_nodes());
+    let result = links
+        .map(|(link, _)| link.store_number())
+        .try_for_each(|queue| {
+            copy.read_queue(
+                queue,
+                &mut |entry| match RestoredEntry::read(queue, &entry) {
+                    Some(entry) => entries.push(entry),
+                    None => tracing::error!(
+                        "message of another node for others could not be decoded; message lost"
+                    ),
+                },
+            )
+        });
+    (entries, result)
 }
 
 impl BrokerHandle {
@@ -159,8 +164,11 @@ impl BrokerHandle {
     ) -> Result<AdoptionReport, AdoptionError> {
         let RecoveredCopy {
             shard: recovered,
-            received,
+            mut received,
         } = read_copy(copy)?;
+        // If not all can be read, the adoption is repeated, and the sessions need not wait for that.
+        let (for_nodes, result) = read_for_nodes(copy, &recovered.links);
+        received.add_for_nodes(&for_nodes);
         let all = recovered.sessions.len() as u64;
         let mut report = AdoptionReport::default();
         let from = Arc::new(AdoptionOrigin {
@@ -229,13 +237,12 @@ impl BrokerHandle {
             self.finish_portion(open.pop_front(), &from, &mut report)
                 .await?;
         }
-        let mut for_nodes = Vec::new();
         for (link, _) in recovered.links {
-            match link.leads_to_nodes() {
-                true => read_for_nodes(copy, link, &mut for_nodes)?,
-                false => self.deliver_link(&from, copy, link).await?,
+            if !link.leads_to_nodes() {
+                self.deliver_link(&from, copy, link).await?;
             }
         }
+        result?;
         self.adopt_for_nodes(&from, for_nodes).await?;
         // A delayed message that is due is published at once, and has to reach the adopted sessions of all shards.
         for shard in 0..shards {

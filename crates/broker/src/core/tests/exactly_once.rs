@@ -12,9 +12,9 @@ use crate::core::succession::SessionHold;
 /// A client with a durable session.
 #[derive(Clone)]
 pub(super) struct Client {
-    id: &'static str,
+    pub(super) id: &'static str,
     /// The node that has its session.
-    node: usize,
+    pub(super) node: usize,
     connection: Option<SimConnection>,
 }
 
@@ -77,7 +77,7 @@ impl Client {
         );
     }
 
-    fn publish(&mut self, cluster: &mut ClusterSim, payload: &[u8], packet_id: u16) {
+    pub(super) fn publish(&mut self, cluster: &mut ClusterSim, payload: &[u8], packet_id: u16) {
         let node = self.node;
         let connection = self.connection();
         cluster.nodes[node].publish(connection, "t/1", payload, QoS::ExactlyOnce, packet_id);

@@ -13,6 +13,7 @@ mod exactly_once;
 mod exclusive_subscriptions;
 mod grants;
 mod inspection;
+mod interrupted_adoptions;
 mod journal;
 mod matching;
 mod node_retained_messages;

@@ -351,8 +351,17 @@ impl Sim {
         let copy = open_store(dir);
         let RecoveredCopy {
             shard: recovered,
-            received,
+            mut received,
         } = read_copy(&copy).unwrap();
+        let mut for_nodes = Vec::new();
+        for (link, _) in &recovered.links {
+            if link.leads_to_nodes() {
+                let queue = link.store_number();
+                let mut read = |entry| for_nodes.push(RestoredEntry::read(queue, &entry).unwrap());
+                copy.read_queue(queue, &mut read).unwrap();
+            }
+        }
+        received.add_for_nodes(&for_nodes);
         let received = Arc::new(received);
         for shard in &mut self.shards {
             shard.expect_adopted_messages(from, received.clone());
@@ -382,19 +391,13 @@ impl Sim {
             assert!(self.shards[shard].finish_adoption(from, number, session, self.now_ms));
             self.collect();
         }
-        let mut for_nodes = Vec::new();
         for (link, _) in recovered.links {
-            let queue = link.store_number();
-            let mut entries = Vec::new();
-            copy.read_queue(queue, &mut |entry| entries.push(entry))
-                .unwrap();
             if link.leads_to_nodes() {
-                let restored = entries
-                    .iter()
-                    .map(|entry| RestoredEntry::read(queue, entry));
-                for_nodes.extend(restored.map(Option::unwrap));
                 continue;
             }
+            let mut entries = Vec::new();
+            copy.read_queue(link.store_number(), &mut |entry| entries.push(entry))
+                .unwrap();
             for shard in &mut self.shards {
                 for entry in &entries {
                     let message = records::read_message(&entry.body).unwrap();

@@ -195,7 +195,7 @@ impl FaultSim {
         let copy = open_store(&files.dir);
         let RecoveredCopy {
             shard: recovered,
-            received,
+            mut received,
         } = read_copy(&copy).unwrap();
         let read_queue = |number| {
             let mut entries = Vec::new();
@@ -226,6 +226,7 @@ impl FaultSim {
                 false => links.push_back((link, entries)),
             }
         }
+        received.add_for_nodes(&for_nodes);
         let ids: Vec<&str> = sessions
             .iter()
             .map(|(session, _)| &*session.client_id)
