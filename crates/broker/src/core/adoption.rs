@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 use mqtt::{ReasonCode, SubscriptionOptions};
 use store::{QueueEntry, QueueSummary, StateKind};
 
@@ -57,30 +57,39 @@ impl Shard {
         adopted.received = received;
         // The node may have been adopted before. The sessions of this adoption have got nothing yet.
         adopted.passed_on.clear();
-        for &id in &self.delivered_during_successions {
-            adopted.note_delivered_before(id);
+        for (&id, &below) in &self.delivered_during_successions {
+            adopted.note_delivered(id, below);
         }
     }
 
     /// A message that goes to several nodes was delivered to all subscribers here.
     #[inline]
     pub(super) fn note_during_adoptions(&mut self, id: MessageId) {
+        let has_successions = self.node.has_successions.load(Relaxed);
+        if !has_successions && !self.delivered_during_successions.is_empty() {
+            self.delivered_during_successions = HashMap::default();
+            self.received.forget_marks();
+        }
+        let Some(journal) = &self.delivery.journal else {
+            return;
+        };
+        let (id, below) = ((id.origin, id.seq), journal.next_number());
         // A node that has started again may have adopted some of the sessions before, and has not begun to adopt the rest.
-        if self.node.has_successions.load(Relaxed) {
-            if self.delivered_during_successions.len() < MAX_DELIVERED {
-                self.delivered_during_successions
-                    .insert((id.origin, id.seq));
-            }
-        } else if !self.delivered_during_successions.is_empty() {
-            self.delivered_during_successions = HashSet::default();
+        if has_successions && self.delivered_during_successions.len() < MAX_DELIVERED {
+            let known = self.delivered_during_successions.entry(id);
+            known.or_insert(below);
         }
         for adopted in self.adopted.values_mut() {
             if adopted.delivered.len() < MAX_DELIVERED {
-                let next = adopted.next_position();
-                let known = adopted.delivered.entry((id.origin, id.seq));
-                known.or_insert(next);
+                adopted.note_delivered(id, below);
             }
         }
+    }
+
+    /// Takes over from the store which messages were delivered while sessions were being adopted.
+    pub(super) fn restore_delivered_during_successions(&mut self) {
+        let marks = self.received.marks().take(MAX_DELIVERED);
+        self.delivered_during_successions = marks.collect();
     }
 
     /// Begins to adopt a session.
@@ -97,7 +106,7 @@ impl Shard {
             if let Some(record) = record.filter(|_| number != 0) {
                 // It may have been adopted before this node was started again.
                 let adopted = self.adopted.entry(from.into()).or_default();
-                adopted.insert_restored(number, AdoptedNumber::of(&record));
+                adopted.insert(number, AdoptedNumber::of(&record));
             }
             return AdoptionBegin::Skipped;
         }
@@ -380,7 +389,7 @@ impl Shard {
                     numbers: adopted.numbers.clone(),
                     of_shard,
                     excluded: excluded.unwrap_or_default(),
-                    excluded_first: delivered.copied().unwrap_or(0),
+                    excluded_below: delivered.copied().unwrap_or(0),
                 }
             }
             // This node was started again since: it is better that some get the message twice.

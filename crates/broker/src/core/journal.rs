@@ -169,6 +169,11 @@ impl ShardJournal {
         self.session_by_number.get(&number).copied()
     }
 
+    /// Sessions that follow have this number or a higher one.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
     /// Returns a unique number for another purpose.
     pub(crate) fn next_unique_number(&mut self) -> u64 {
         let number = self.next_number;

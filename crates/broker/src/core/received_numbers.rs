@@ -7,6 +7,9 @@
 //! Numbers are kept in parts of 1024, one bit each. A part is written in the batch of the turn in which a message with one
 //! of its numbers was written for a session. Other numbers need not be durable: a session that is restored has not got
 //! their messages.
+//!
+//! A message that is delivered while sessions are being adopted has a *mark*: the number of the next session. A node that has started
+//! again, and continues the adoption, sees by it which of the sessions that were adopted before have got the message.
 
 use super::hash_state::RandomState;
 use disk::varint;
@@ -25,12 +28,15 @@ const PART_WORDS: usize = PART_BITS as usize / 64;
 const MAX_PARTS: usize = 16_384;
 /// Time after which an origin is forgotten that is not used any more: its node has started again.
 const MAX_UNUSED_MS: u64 = 7 * 24 * 3600 * 1000;
-/// First byte of a record.
+/// First byte of a record, and of one with marks.
 const RECORD_VERSION: u8 = 1;
+const MARKED_VERSION: u8 = 2;
 
 #[derive(Debug, Default, Clone)]
 struct Part {
     words: [u64; PART_WORDS],
+    /// The marks of some of the numbers.
+    marks: BTreeMap<u16, u64>,
     /// Whether it has to be written in this turn.
     is_changed: bool,
     is_stored: bool,
@@ -58,6 +64,77 @@ pub(crate) struct ReceivedNumbers {
 fn position(seq: u64) -> (u64, usize, u64) {
     let bit = seq % PART_BITS;
     (seq / PART_BITS, (bit / 64) as usize, 1 << (bit % 64))
+}
+
+/// Writes marks as ranges of numbers with the same mark; nothing if there are none.
+fn put_marks(record: &mut Vec<u8>, marks: &BTreeMap<u16, u64>) {
+    let mut ranges: Vec<(u16, u16, u64)> = Vec::new();
+    for (&bit, &mark) in marks {
+        match ranges.last_mut() {
+            Some((_, end, of_range)) if (*end, *of_range) == (bit, mark) => *end += 1,
+            _ => ranges.push((bit, bit + 1, mark)),
+        }
+    }
+    if ranges.is_empty() {
+        return;
+    }
+    varint::put(record, ranges.len() as u64);
+    let mut before = 0;
+    for (start, end, mark) in ranges {
+        varint::put(record, u64::from(start - before));
+        varint::put(record, u64::from(end - start));
+        varint::put(record, mark);
+        before = end;
+    }
+}
+
+fn take_marks(rest: &mut &[u8]) -> Option<BTreeMap<u16, u64>> {
+    let mut marks = BTreeMap::new();
+    let mut end = 0;
+    for _ in 0..varint::take(rest)?.min(PART_BITS + 1) {
+        let start = varint::take(rest)?.checked_add(end)?;
+        end = varint::take(rest)?.checked_add(start)?;
+        let mark = varint::take(rest)?;
+        if end > PART_BITS {
+            return None;
+        }
+        marks.extend((start..end).map(|bit| (bit as u16, mark)));
+    }
+    Some(marks)
+}
+
+/// A part as it is stored.
+struct PartRecord<'a> {
+    used_ms: u64,
+    first: u64,
+    marks: BTreeMap<u16, u64>,
+    /// Bytes with a bit for each number.
+    numbers: &'a [u8],
+}
+
+impl<'a> PartRecord<'a> {
+    fn read(record: &'a [u8]) -> Option<Self> {
+        let (&version, mut rest) = record.split_first()?;
+        let used_ms = varint::take(&mut rest)?;
+        let first = varint::take(&mut rest)?;
+        let marks = match version {
+            RECORD_VERSION => BTreeMap::new(),
+            MARKED_VERSION => take_marks(&mut rest)?,
+            _ => return None,
+        };
+        (rest.len() <= PART_WORDS * 8).then_some(Self {
+            used_ms,
+            first,
+            marks,
+            numbers: rest,
+        })
+    }
+}
+
+/// The highest mark in a record; 0: there is none. Sessions that begin after a start must have higher numbers.
+pub(crate) fn highest_mark(record: &[u8]) -> u64 {
+    let record = PartRecord::read(record);
+    record.map_or(0, |record| record.marks.into_values().max().unwrap_or(0))
 }
 
 impl ReceivedNumbers {
@@ -100,6 +177,36 @@ impl ReceivedNumbers {
         }
         if self.parts > MAX_PARTS {
             self.forget_one();
+        }
+    }
+
+    /// A message that was received was delivered to sessions with lower numbers than `mark` only.
+    pub(crate) fn mark(&mut self, id: MessageId, mark: u64) {
+        let origin = self.origins.get_mut(&id.origin);
+        let part = origin.and_then(|origin| origin.parts.get_mut(&(id.seq / PART_BITS)));
+        if let Some(part) = part {
+            part.marks.insert((id.seq % PART_BITS) as u16, mark);
+        }
+    }
+
+    /// Origins and numbers of messages, and their marks.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = ((u64, u64), u64)> {
+        self.origins.iter().flat_map(|(&number, origin)| {
+            origin.parts.iter().flat_map(move |(&at, part)| {
+                let marks = part.marks.iter();
+                marks.map(move |(&bit, &mark)| ((number, at * PART_BITS + u64::from(bit)), mark))
+            })
+        })
+    }
+
+    /// No sessions are being adopted. Records have the marks until they are written again.
+    pub(crate) fn forget_marks(&mut self) {
+        let parts = self
+            .origins
+            .values_mut()
+            .flat_map(|origin| origin.parts.values_mut());
+        for part in parts {
+            part.marks = BTreeMap::new();
         }
     }
 
@@ -159,9 +266,13 @@ impl ReceivedNumbers {
             };
             (part.is_changed, part.is_stored) = (false, true);
             record.clear();
-            record.push(RECORD_VERSION);
+            record.push(match part.marks.is_empty() {
+                true => RECORD_VERSION,
+                false => MARKED_VERSION,
+            });
             varint::put(&mut record, used_ms);
             varint::put(&mut record, first);
+            put_marks(&mut record, &part.marks);
             let words = part.words.iter().flat_map(|word| word.to_le_bytes());
             record.extend(words);
             while record.last() == Some(&0) {
@@ -173,21 +284,21 @@ impl ReceivedNumbers {
 
     /// Takes over a record from the store; false if it cannot be decoded.
     pub(crate) fn restore(&mut self, number: u64, at: u64, record: &[u8]) -> bool {
-        let Some((&version, mut rest)) = record.split_first() else {
+        let Some(PartRecord {
+            used_ms,
+            first,
+            marks,
+            numbers,
+        }) = PartRecord::read(record)
+        else {
             return false;
         };
-        let times = varint::take(&mut rest).zip(varint::take(&mut rest));
-        let (Some((used_ms, first)), RECORD_VERSION) = (times, version) else {
-            return false;
-        };
-        if rest.len() > PART_WORDS * 8 {
-            return false;
-        }
         let mut part = Part {
+            marks,
             is_stored: true,
             ..Part::default()
         };
-        for (position, &byte) in rest.iter().enumerate() {
+        for (position, &byte) in numbers.iter().enumerate() {
             part.words[position / 8] |= u64::from(byte) << (position % 8 * 8);
         }
         let origin = self.origins.entry(number).or_default();
@@ -335,10 +446,37 @@ mod tests {
     }
 
     #[test]
+    fn marks_are_in_the_records_until_they_are_forgotten() {
+        let mut numbers = ReceivedNumbers::default();
+        let mut records = Records::new();
+        let marks = [(1, 64), (2, 64), (3, 66), (1023, 66), (1024, u64::MAX)];
+        for (seq, mark) in marks {
+            numbers.insert(id(7, seq, 1024), true, 1);
+            numbers.mark(id(7, seq, 1024), mark);
+        }
+        numbers.insert(id(7, 5, 0), true, 1);
+        numbers.mark(id(7, 9000, 0), 1);
+        write(&mut numbers, &mut records);
+        let from_store = restored(&records);
+        assert!(from_store.contains(id(7, 5, 0)) && !from_store.contains(id(7, 4, 0)));
+        let mut found: Vec<_> = from_store.marks().collect();
+        found.sort_unstable();
+        assert_eq!(found, marks.map(|(seq, mark)| ((7, seq), mark)));
+        numbers.forget_marks();
+        numbers.insert(id(7, 6, 6), true, 1);
+        numbers.insert(id(7, 1030, 1024), true, 1);
+        write(&mut numbers, &mut records);
+        assert_eq!(restored(&records).marks().count(), 0);
+    }
+
+    #[test]
     fn damaged_records_are_rejected() {
         let mut numbers = ReceivedNumbers::default();
         let long = [&[RECORD_VERSION, 1, 1][..], &[1; 129]].concat();
-        for record in [&[][..], &[2, 1, 1], &[RECORD_VERSION, 1], &long] {
+        let marked = |rest: &[u8]| [&[MARKED_VERSION, 1, 1][..], rest].concat();
+        let (cut, behind) = (marked(&[1, 0, 1]), marked(&[1, 0xff, 7, 2, 1]));
+        let versions = [&[][..], &[3, 1, 1], &[RECORD_VERSION, 1], &long];
+        for record in versions.into_iter().chain([&*cut, &*behind]) {
             assert!(!numbers.restore(7, 0, record), "{record:?}");
         }
     }

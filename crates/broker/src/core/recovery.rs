@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use store::{StateKind, Store};
 
 use super::node::NodeState;
-use super::received_numbers::CopiedNumbers;
+use super::received_numbers::{CopiedNumbers, highest_mark};
 use super::records;
 use super::session_recovery::{ReceivedRecord, RecoveredDelayedMessage, RecoveredSession};
 use super::shard_link::ShardLink;
@@ -54,7 +54,7 @@ pub(crate) fn recover_from_store(
     read_subscriptions(store, &mut recovered, &places)?;
     read_retained(store, node, now_ms, &mut recovered[0].obsolete_keys)?;
     read_delayed(store, &mut recovered, &mut highest)?;
-    read_received(store, &mut recovered)?;
+    read_received(store, &mut recovered, &mut highest)?;
     for number in store.queued_sessions() {
         if let Some(link) = ShardLink::from_store_number(number) {
             let last_seq = store.queue(number).map_or(0, |queue| queue.last_seq);
@@ -277,10 +277,15 @@ fn read_delayed(
     Ok(())
 }
 
-fn read_received(store: &Store, recovered: &mut [RecoveredShard]) -> Result<(), store::StoreError> {
+fn read_received(
+    store: &Store,
+    recovered: &mut [RecoveredShard],
+    highest: &mut u64,
+) -> Result<(), store::StoreError> {
     let mut unreadable = 0;
     let shards = recovered.len();
     store.scan(StateKind::Received, &mut |key, value| {
+        *highest = (*highest).max(highest_mark(value));
         match records::read_received_key(key) {
             Some(((of, shard), origin, part)) if usize::from(of) == shards => recovered
                 [usize::from(shard)]

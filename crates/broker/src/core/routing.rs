@@ -257,6 +257,10 @@ impl Shard {
     fn record_received(&mut self, id: MessageId, is_durable: bool) {
         let is_durable = is_durable && self.delivery.journal.is_some();
         self.received.insert(id, is_durable, self.delivery.now_ms);
+        let delivered = &self.delivered_during_successions;
+        if let Some(&below) = delivered.get(&(id.origin, id.seq)) {
+            self.received.mark(id, below);
+        }
     }
 
     /// Writes the numbers of the messages of other nodes that were delivered to durable sessions in this turn.

@@ -14,8 +14,6 @@ pub(crate) struct AdoptedNumber {
     pub(crate) before: u64,
     /// That node had not adopted it itself.
     pub(crate) is_of_node: bool,
-    /// Sessions that this shard has adopted later have larger ones; 0: it was adopted in an earlier run of this node.
-    pub(crate) position: u32,
 }
 
 impl AdoptedNumber {
@@ -24,7 +22,6 @@ impl AdoptedNumber {
         Self {
             before: record.number,
             is_of_node: record.adoption.is_none(),
-            position: 0,
         }
     }
 
@@ -73,8 +70,8 @@ pub(crate) enum SessionFilter {
         of_shard: Option<ShardOfNode>,
         /// Not those that had the message there.
         excluded: FormerReceivers,
-        /// Not those with smaller positions, which have got it here.
-        excluded_first: u32,
+        /// Not those with lower numbers, which have got it here.
+        excluded_below: u64,
     },
     /// All except these.
     NotAdopted(Vec<ExcludedSessions>),
@@ -107,14 +104,14 @@ impl SessionFilter {
                 numbers,
                 of_shard,
                 excluded,
-                excluded_first,
+                excluded_below,
             } => {
                 let Some(number) = numbers.get(&store_number) else {
                     return false;
                 };
                 of_shard.as_ref().is_none_or(|shard| number.is_of(shard))
                     && !excluded.contains(number)
-                    && number.position >= *excluded_first
+                    && store_number >= *excluded_below
             }
             SessionFilter::NotAdopted(nodes) => {
                 let mut nodes = nodes.iter();

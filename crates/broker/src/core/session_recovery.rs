@@ -233,6 +233,7 @@ impl Shard {
             .iter()
             .filter(|(origin, part, record)| !self.received.restore(*origin, *part, record))
             .count();
+        self.restore_delivered_during_successions();
         if unreadable > 0 {
             tracing::error!(
                 count = unreadable,

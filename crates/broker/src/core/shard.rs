@@ -4,7 +4,7 @@
 //! The path of a PUBLISH: `packet_input.rs` parses the packet, `publish.rs` checks it, `routing.rs` finds its
 //! subscribers, `delivery.rs` writes it to outboxes.
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -132,8 +132,9 @@ pub(crate) struct Shard {
     pub(crate) received: ReceivedNumbers,
     /// Messages for other nodes that were in the link when the node died, until they are forwarded.
     pub(crate) restored_for_nodes: Vec<RestoredEntry>,
-    /// Origins and numbers of messages that were delivered while a node was being succeeded, by this one or by another.
-    pub(super) delivered_during_successions: HashSet<(u64, u64), RandomState>,
+    /// Origins and numbers of messages that were delivered while a node was being succeeded, by this one or by another, and the number
+    /// of the next session then.
+    pub(super) delivered_during_successions: HashMap<(u64, u64), u64, RandomState>,
     /// Whether another node has adopted what this one had for others.
     pub(crate) has_abandoned_for_nodes: bool,
     /// Whether the sessions that end now live on at another node.
@@ -195,7 +196,7 @@ impl Shard {
             deferred_by_hooks: false,
             is_stopping: false,
             adopted: HashMap::default(),
-            delivered_during_successions: HashSet::default(),
+            delivered_during_successions: HashMap::default(),
             received: ReceivedNumbers::default(),
             restored_for_nodes: Vec::new(),
             has_abandoned_for_nodes: false,

@@ -2,6 +2,7 @@
 
 use super::cluster_sim::{ClusterSim, name};
 use super::exactly_once::{Client, fail_over, seeds};
+use super::sim::Sim;
 use crate::core::succession::SessionHold;
 
 /// The second node fails, then the first one, which adopts its sessions. The third one has adopted those of the first one when that returns
@@ -40,5 +41,78 @@ fn messages_of_a_node_that_it_passes_on_to_its_adopter_arrive_once() {
             let got = client.take(&mut cluster);
             assert_eq!(got, ["message"], "seed {seed}, {}", client.id);
         }
+    }
+}
+
+/// The standby, which adopts the sessions of a node, is killed and starts again.
+fn restart_standby(cluster: &mut ClusterSim, failed: usize) {
+    let dir = cluster.kill(2);
+    let (seed, now_ms) = (cluster.random(1 << 20) as u64, cluster.nodes[2].now_ms);
+    cluster.nodes[2] = Sim::open(&name(2), 2, (seed, now_ms), dir);
+    cluster.nodes[2].with_router(|router| router.begin_succession(&name(failed)));
+    cluster.join(0, 2);
+    cluster.settle();
+}
+
+/// The standby is killed after it has delivered and confirmed messages of others, before and after it has adopted a session. The others send
+/// them for the adopted sessions when the second attempt has ended.
+#[test]
+fn messages_during_an_adoption_that_is_interrupted_arrive_once() {
+    for seed in seeds() {
+        let mut cluster = ClusterSim::with_stores(3, seed * 7919);
+        let mut subscriber = Client::subscribed(&mut cluster, 1, "subscriber", "t/+");
+        let mut others =
+            ["other-0", "other-1"].map(|id| Client::subscribed(&mut cluster, 2, id, "t/+"));
+        let mut publisher = Client::connect(&mut cluster, 0, "publisher");
+        cluster.nodes[2].with_router(|router| router.set_standby_for(&name(1), true));
+        cluster.settle();
+        let of_failed = cluster.kill(1);
+        publisher.publish(&mut cluster, b"before", 1);
+        cluster.settle();
+        cluster.nodes[2].adopt_all(&name(1), &of_failed);
+        cluster.settle();
+        publisher.publish(&mut cluster, b"after", 2);
+        cluster.settle();
+        restart_standby(&mut cluster, 1);
+        cluster.nodes[2].adopt_all(&name(1), &of_failed);
+        cluster.settle();
+        cluster.nodes[2].with_router(|router| router.end_succession(&name(1), true));
+        cluster.settle();
+        subscriber.node = 2;
+        let [first, second] = &mut others;
+        for client in [&mut subscriber, first, second] {
+            let got = client.take(&mut cluster);
+            assert_eq!(got, ["after", "before"], "seed {seed}, {}", client.id);
+        }
+    }
+}
+
+/// The session that is adopted after the start must not get the number of one that has got the message and has ended.
+#[test]
+fn sessions_that_are_adopted_after_a_start_get_messages_from_before() {
+    for seed in seeds() {
+        let mut cluster = ClusterSim::with_stores(3, seed * 7919);
+        let mut subscriber = Client::subscribed(&mut cluster, 1, "subscriber", "t/+");
+        let ended = ["ended-0", "ended-1", "ended-2", "ended-3"];
+        for id in ended {
+            Client::subscribed(&mut cluster, 2, id, "t/+");
+        }
+        let mut publisher = Client::connect(&mut cluster, 0, "publisher");
+        cluster.nodes[2].with_router(|router| router.set_standby_for(&name(1), true));
+        cluster.settle();
+        let of_failed = cluster.kill(1);
+        publisher.publish(&mut cluster, b"before", 1);
+        cluster.settle();
+        for id in ended {
+            assert!(cluster.nodes[2].terminate(id));
+        }
+        cluster.settle();
+        restart_standby(&mut cluster, 1);
+        cluster.nodes[2].adopt_all(&name(1), &of_failed);
+        cluster.settle();
+        cluster.nodes[2].with_router(|router| router.end_succession(&name(1), true));
+        cluster.settle();
+        subscriber.node = 2;
+        assert_eq!(subscriber.take(&mut cluster), ["before"], "seed {seed}");
     }
 }
