@@ -68,6 +68,12 @@ impl NodeRouter {
                 && (node.returned_after).is_some_and(|last| number > last);
             for crossing in batch.iter() {
                 match (&crossing.member, successor) {
+                    // It was sent to the former slot only.
+                    (None, Some(Successor::Returned(slot)))
+                        if let Some(node) = crossing.adopted_from =>
+                    {
+                        self.push_for_adopted(slot, crossing.traffic(), node, &mut touched);
+                    }
                     (None, Some(_)) if is_received => {}
                     (Some(member), _) => {
                         self.send_to_member(crossing.traffic(), member, &mut touched);

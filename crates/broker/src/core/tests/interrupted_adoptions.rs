@@ -1,7 +1,7 @@
 //! A node fails while it adopts the sessions of another one: each QoS 2 message arrives exactly once at the sessions that move.
 
 use super::cluster_sim::{ClusterSim, name};
-use super::exactly_once::{Client, fail_over, seeds};
+use super::exactly_once::{Client, fail_over, return_without_sessions, seeds};
 use super::sim::Sim;
 use crate::core::succession::SessionHold;
 
@@ -114,5 +114,37 @@ fn sessions_that_are_adopted_after_a_start_get_messages_from_before() {
         cluster.settle();
         subscriber.node = 2;
         assert_eq!(subscriber.take(&mut cluster), ["before"], "seed {seed}");
+    }
+}
+
+/// The node whose sessions were adopted passes a message of its adopter on to that, which it is about to adopt itself.
+#[test]
+fn messages_that_are_passed_on_to_an_adopter_that_returns_are_for_the_adopted_sessions() {
+    for seed in seeds() {
+        let mut cluster = ClusterSim::with_stores(2, seed * 7919);
+        let mut subscriber = Client::subscribed(&mut cluster, 1, "subscriber", "t/+");
+        let mut near = Client::subscribed(&mut cluster, 0, "near", "t/+");
+        let mut publisher = Client::connect(&mut cluster, 0, "publisher");
+        let dir = fail_over(&mut cluster, 1, 0);
+        return_without_sessions(&mut cluster, 1, dir);
+        // Claims wait for the nodes that have not registered their sessions.
+        for _ in 0..8 {
+            cluster.pass(1000);
+        }
+        let mut new = Client::subscribed(&mut cluster, 1, "new", "t/+");
+        cluster.nodes[1].with_router(|router| router.set_standby_for(&name(0), true));
+        cluster.settle();
+        cluster.separate(0, 1);
+        publisher.publish(&mut cluster, b"message", 1);
+        cluster.settle();
+        cluster.join(0, 1);
+        cluster.settle();
+        cluster.nodes[1].with_router(|router| router.end_succession(&name(0), false));
+        cluster.settle();
+        subscriber.node = 0;
+        for client in [&mut subscriber, &mut near, &mut new] {
+            let got = client.take(&mut cluster);
+            assert_eq!(got, ["message"], "seed {seed}, {}", client.id);
+        }
     }
 }
