@@ -10,10 +10,10 @@ use link::wire::handshake::LinkId;
 /// next one. The peer must then connect again, instead of giving up because of another client with its client id.
 #[derive(Default)]
 pub(crate) struct LinkLogins {
-    links: Mutex<HashMap<LinkId, LinkCarrierCount>>,
+    links: Mutex<HashMap<LinkId, CarrierLogins>>,
 }
 
-struct LinkCarrierCount {
+struct CarrierLogins {
     carriers: usize,
     last_login: u64,
 }
@@ -31,7 +31,7 @@ impl LinkLogins {
     /// A carrier of this link logs in from now on.
     pub(crate) fn begin(self: &Arc<Self>, link: LinkId) -> LinkLogin {
         let mut links = self.links();
-        let count = links.entry(link).or_insert(LinkCarrierCount {
+        let count = links.entry(link).or_insert(CarrierLogins {
             carriers: 0,
             last_login: 0,
         });
@@ -46,7 +46,7 @@ impl LinkLogins {
         }
     }
 
-    fn links(&self) -> MutexGuard<'_, HashMap<LinkId, LinkCarrierCount>> {
+    fn links(&self) -> MutexGuard<'_, HashMap<LinkId, CarrierLogins>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -56,7 +56,7 @@ impl LinkLogin {
     /// in, or that has begun since. It may be gone already.
     pub(crate) fn is_contested(&self) -> bool {
         let links = self.logins.links();
-        let is_last = |count: &LinkCarrierCount| count.last_login == self.number;
+        let is_last = |count: &CarrierLogins| count.last_login == self.number;
         self.has_met_others || !links.get(&self.link).is_some_and(is_last)
     }
 }

@@ -390,7 +390,21 @@ impl CopyReceiver {
             // Both have been started again, perhaps.
             return self.try_again(node);
         }
-        self.claim_sessions(node, known.record.run, Some(known.revision));
+        match self.is_adopted_itself() {
+            Ok(false) => self.claim_sessions(node, known.record.run, Some(known.revision)),
+            // What it adopted now would end with its own sessions.
+            Ok(true) => self.try_again(node),
+            Err(error) => {
+                tracing::warn!(node = %node, %error, "cannot find out whether this node may adopt the sessions of another one; trying again");
+                self.try_again(node);
+            }
+        }
+    }
+
+    /// Whether another node adopts, or has adopted, the sessions of this one, which has not ended them yet.
+    fn is_adopted_itself(&self) -> Result<bool, String> {
+        let known = self.parts.records.read(&self.parts.node)?;
+        Ok(known.is_some_and(|known| known.record.adopted_by.is_some()))
     }
 
     /// The records of the cluster are lost, and an operator has declared that the node is lost for good. A node that has come

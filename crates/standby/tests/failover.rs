@@ -646,6 +646,41 @@ fn a_standby_that_starts_again_adopts_the_sessions_of_a_node_that_does_not_retur
     drop(directories);
 }
 
+/// What it adopted would end with its own sessions.
+#[test]
+fn a_standby_whose_own_sessions_are_adopted_waits_until_it_has_ended_them() {
+    let Pair {
+        objects,
+        runtime: _runtime,
+        directories,
+        a,
+        b,
+    } = Pair::with_current_standby();
+    let set_record_of_b = |adopted_by: Option<&str>| {
+        let mut record = objects.standby_record_of_a();
+        record["standby"] = serde_json::Value::Null;
+        record["adopted_by"] = adopted_by.into();
+        let entry = ObjectEntry {
+            value: serde_json::to_vec(&record).unwrap().into(),
+            revision: 1 + objects.last_revision.fetch_add(1, Ordering::SeqCst),
+        };
+        let mut entries = objects.entries.lock().unwrap();
+        entries.insert("standby.b".to_owned(), entry);
+    };
+    set_record_of_b(Some("c"));
+    let old = a.own;
+    a.kill();
+    disconnect(&b, old);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(objects.standby_record_of_a()["standby"], "b");
+    set_record_of_b(None);
+    eventually("the sessions are adopted", || {
+        b.owner.has_called("end a true")
+    });
+    assert_eq!(*b.owner.adopted.lock().unwrap(), expected());
+    drop(directories);
+}
+
 /// The servers have lost all records, and the node as well as its standby are down.
 fn lose_records_and_nodes() -> (LostRecords, PathBuf, PathBuf) {
     let pair = Pair::with_current_standby();

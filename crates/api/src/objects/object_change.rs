@@ -6,7 +6,7 @@ use store::ObjectError;
 use crate::object_store::store_problem;
 use crate::problem_details::ProblemDetails;
 
-/// More than one is needed only if other nodes change the same object again meanwhile.
+/// More than two are needed only if other nodes change the object again and again.
 const MAX_ATTEMPTS: usize = 10;
 
 /// Why an object was not changed.

@@ -69,7 +69,7 @@ impl ContestedNames {
     }
 }
 
-/// Which of two devices holds a name of both: the same one on all nodes.
-pub(super) fn holder_of_two<'a>(one: &'a Device, other: &'a Device) -> &'a Device {
+/// Which of two devices holds a name of both: the same one on all nodes, also if they were created at the same time.
+pub(super) fn created_first<'a>(one: &'a Device, other: &'a Device) -> &'a Device {
     std::cmp::min_by_key(one, other, |device| (device.created_ms, device.id.as_str()))
 }

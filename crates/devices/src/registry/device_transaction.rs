@@ -9,7 +9,7 @@ use namespaces::Quota;
 use series::DeviceNo;
 use store::{Durability, TableBatch};
 
-use super::contested_names::{WaitingDevices, holder_of_two};
+use super::contested_names::{WaitingDevices, created_first};
 use super::keys::{DeviceIndexKey, DeviceName, contested_row, no_at_end, reserved_row};
 use super::new_device::{DeviceWriteOutcome, PreparedDevice, WritePrecondition, invalid};
 use super::shared_versions::{VersionRow, VersionTransaction};
@@ -222,7 +222,7 @@ impl<'a> DeviceTransaction<'a> {
         let Some(other) = other.filter(|other| name.belongs_to(other)) else {
             return Ok(false);
         };
-        let must_wait = holder_of_two(device, &other).no == other.no;
+        let must_wait = created_first(device, &other).no == other.no;
         let later = if must_wait { device.no } else { other.no };
         let mut waiting = self.waiting_for(row);
         if !waiting.contains(&later) {
@@ -259,7 +259,7 @@ impl<'a> DeviceTransaction<'a> {
         for no in &waiting {
             if let Some(device) = self.by_no(*no)? {
                 next = Some(match next {
-                    Some(next) if holder_of_two(&next, &device).no == next.no => next,
+                    Some(next) if created_first(&next, &device).no == next.no => next,
                     _ => device,
                 });
             }

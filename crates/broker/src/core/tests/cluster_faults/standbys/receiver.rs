@@ -137,6 +137,14 @@ impl FaultSim {
             self.origin(node, of).adopt_at_ms = Some(retry_ms);
             return;
         }
+        let is_adopted_itself = match self.read_record(node, node) {
+            Ok(own) => own.is_some_and(|own| own.record.adopted_by.is_some()),
+            Err(()) => true,
+        };
+        if is_adopted_itself {
+            self.origin(node, of).adopt_at_ms = Some(retry_ms);
+            return;
+        }
         let adopted = StandbyRecord {
             run: record.run,
             standby: None,
