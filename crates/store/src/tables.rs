@@ -173,21 +173,20 @@ impl Table {
 }
 
 impl TableBatch {
+    fn keyspace(&self, table: &Table) -> Result<Keyspace, StoreError> {
+        let tables = &self.db.tables;
+        tables.get_or_create(&self.db.database, &table.name)
+    }
+
     /// Sets a value. A key has at most 65,535 bytes.
     pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        let keyspace = self
-            .db
-            .tables
-            .get_or_create(&self.db.database, &table.name)?;
+        let keyspace = self.keyspace(table)?;
         self.batch.insert(&keyspace, key, value);
         Ok(())
     }
 
     pub fn remove(&mut self, table: &Table, key: &[u8]) -> Result<(), StoreError> {
-        let keyspace = self
-            .db
-            .tables
-            .get_or_create(&self.db.database, &table.name)?;
+        let keyspace = self.keyspace(table)?;
         self.batch.remove(&keyspace, key);
         Ok(())
     }

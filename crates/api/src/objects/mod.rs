@@ -28,7 +28,7 @@ pub(crate) use invite::{Invites, StoredInvite};
 pub(crate) use kind_names::ObjectOwner;
 pub(crate) use membership::{QuotaUsage, quota_usage};
 pub use object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
-pub(crate) use object_change::{ObjectChangeError, retry_conflicts};
+pub(crate) use object_change::{ObjectChangeError, change_object};
 pub(crate) use object_kind::ObjectKind;
 pub(crate) use object_routes::{
     create_if_absent, create_object, object_endpoints, object_kinds, save_object, with_etag,

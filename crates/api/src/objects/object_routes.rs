@@ -14,7 +14,7 @@ use store::{ExpectedVersion, Object, ObjectError, Objects};
 use super::kind_names::ObjectOwner;
 use super::membership;
 use super::object_backend::{BackendObjectKind, DeclaredObject, ObjectBackend};
-use super::object_change::{ObjectChangeError, retry_conflicts};
+use super::object_change::{ObjectChangeError, change_object};
 use super::object_kind::ObjectKind;
 use super::preconditions::Preconditions;
 use super::{api_key, backend_objects, dashboard, invite, object_schema, operator};
@@ -386,10 +386,9 @@ pub(crate) async fn create_object(
     check_id(names.id_field, &id)?;
     check_not_declared(&**kind, &id)?;
     membership::complete_namespace(&**kind, call, &id, &mut input, None)?;
-    let (id, input) = (&*id, Value::Object(input));
-    retry_conflicts(|| async {
-        let _changing = call.app.changing.lock().await;
-        if get_object(&call.app, names.kind, id).await?.is_some() {
+    let (id, input) = (&*id, &Value::Object(input));
+    change_object(&call.app, (names.kind, id), |current| async move {
+        if current.is_some() {
             let detail = format!("There is {} {id:?} already.", names.singular);
             return Err(ProblemDetails::conflict(detail).into());
         }
@@ -434,11 +433,10 @@ pub(crate) async fn create_if_absent(
     check_id(names.id_field, id)?;
     let mut input = fields_of(input)?;
     membership::complete_namespace(&*kind, call, id, &mut input, None)?;
-    let input = Value::Object(input);
-    retry_conflicts(|| async {
-        let _changing = call.app.changing.lock().await;
-        if get_object(&call.app, names.kind, id).await?.is_none() {
-            store_input(None, &kind, call, id, input.clone()).await?;
+    let (kind, input) = (&kind, &Value::Object(input));
+    change_object(&call.app, (names.kind, id), |current| async move {
+        if current.is_none() {
+            store_input(None, kind, call, id, input.clone()).await?;
         }
         Ok(())
     })
@@ -470,18 +468,18 @@ async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     }
     check_id(names.id_field, &id)?;
     check_not_declared(&*kind, &id)?;
-    let (status, object, body) = retry_conflicts(|| async {
-        let _changing = call.app.changing.lock().await;
-        let current = get_object(&call.app, names.kind, &id).await?;
+    let (kind, call, id) = (&kind, &call, &*id);
+    let (preconditions, input) = (&preconditions, &input);
+    let (status, object, body) = change_object(&call.app, (names.kind, id), |current| async move {
         preconditions.check(current.as_ref().map(|object| object.version))?;
         let (status, stored_now) = match &current {
             Some(object) => (StatusCode::OK, Some(&object.value)),
             None => (StatusCode::CREATED, None),
         };
         let mut input = input.clone();
-        membership::complete_namespace(&*kind, &call, &id, &mut input, stored_now)?;
+        membership::complete_namespace(&**kind, call, id, &mut input, stored_now)?;
         let input = Value::Object(input);
-        let (object, body) = store_input(current, &kind, &call, &id, input).await?;
+        let (object, body) = store_input(current, kind, call, id, input).await?;
         Ok((status, object, body))
     })
     .await?;
@@ -550,12 +548,11 @@ async fn remove(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
     let id = call.path(names.id_field).to_owned();
     let preconditions = Preconditions::read(call.headers())?;
     check_not_declared(&*kind, &id)?;
-    retry_conflicts(|| async {
-        let _changing = call.app.changing.lock().await;
-        let current = get_object(&call.app, names.kind, &id).await?;
-        let current = current.ok_or_else(|| object_not_found(&*kind, &id))?;
+    let (kind, call, id, preconditions) = (&kind, &call, &*id, &preconditions);
+    change_object(&call.app, (names.kind, id), |current| async move {
+        let current = current.ok_or_else(|| object_not_found(&**kind, id))?;
         preconditions.check(Some(current.version))?;
-        remove_version(current, &kind, &call, &id).await
+        remove_version(current, kind, call, id).await
     })
     .await?;
     call::no_content()

@@ -14,10 +14,10 @@ use crate::access::{Role, SecretHash, random_id, random_secret};
 use crate::call::{self, ApiCall};
 use crate::endpoint::{Endpoint, EndpointScope, delete, get, post};
 use crate::endpoint_scope::AddressedKind;
-use crate::object_store::{get_object, load_object};
+use crate::object_store::load_object;
 use crate::objects::{
     DASHBOARD_KIND, DashboardShare, Dashboards, ObjectKind, StoredDashboard, StoredShare,
-    retry_conflicts, save_object, with_etag,
+    change_object, save_object, with_etag,
 };
 use crate::problem_details::{ApiResult, ProblemDetails};
 
@@ -205,18 +205,19 @@ async fn change_shares(
     change: impl Fn(&mut Vec<StoredShare>) -> Result<(), ProblemDetails>,
 ) -> Result<Object, ProblemDetails> {
     let id = call.path("id");
-    let kind: Arc<dyn ObjectKind> = Arc::new(Dashboards);
-    retry_conflicts(|| async {
-        let _changing = call.app.changing.lock().await;
-        let object = get_object(&call.app, DASHBOARD_KIND, id).await?;
+    let kind: &Arc<dyn ObjectKind> = &(Arc::new(Dashboards) as _);
+    let change = &change;
+    change_object(&call.app, (DASHBOARD_KIND, id), |object| async move {
         let object = object.ok_or_else(|| dashboard_not_found(id))?;
         let mut dashboard: StoredDashboard =
             serde_json::from_value(object.value.clone()).map_err(|error| {
-                ProblemDetails::unavailable(format!("The stored dashboard is unreadable: {error}."))
+                ProblemDetails::unavailable(format!(
+                    "The stored dashboard cannot be read: {error}."
+                ))
             })?;
         change(&mut dashboard.shares)?;
         let value = serde_json::to_value(dashboard).expect("its fields are plain");
-        let (object, _) = save_object(&kind, call, id, value, Some(object)).await?;
+        let (object, _) = save_object(kind, call, id, value, Some(object)).await?;
         Ok(object)
     })
     .await

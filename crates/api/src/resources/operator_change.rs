@@ -4,8 +4,8 @@ use store::ExpectedVersion;
 
 use crate::access::{OPERATOR_KIND, StoredOperator};
 use crate::call::ApiCall;
-use crate::object_store::{get_object, run_on_store};
-use crate::objects::{ObjectChangeError, Operators, retry_conflicts};
+use crate::object_store::run_on_store;
+use crate::objects::{ObjectChangeError, Operators, change_object};
 use crate::problem_details::ProblemDetails;
 
 /// Changes an operator as it is now. The caller holds no lock, and records the change.
@@ -14,13 +14,12 @@ pub(super) async fn change_operator(
     username: &str,
     change: impl Fn(&mut StoredOperator) -> Result<(), ProblemDetails>,
 ) -> Result<(), ProblemDetails> {
-    retry_conflicts(|| async {
-        let _changing = call.app.changing.lock().await;
-        let object = get_object(&call.app, OPERATOR_KIND, username).await?;
+    let change = &change;
+    change_object(&call.app, (OPERATOR_KIND, username), |object| async move {
         let object = object.ok_or_else(|| operator_not_found(username))?;
         let mut operator: StoredOperator =
             serde_json::from_value(object.value).map_err(|error| {
-                ProblemDetails::unavailable(format!("The stored operator is unreadable: {error}."))
+                ProblemDetails::unavailable(format!("The stored operator cannot be read: {error}."))
             })?;
         change(&mut operator)?;
         let value = serde_json::to_value(operator).expect("its fields are plain");

@@ -232,7 +232,7 @@ impl RegistryInner {
             let next = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
             let mut changes = DeviceTransaction::new(self, *next)?;
             for id in portion {
-                if self.number_of_record(id)?.is_none() && self.awaiting(id)?.is_none() {
+                if self.number_of_recorded_device(id)?.is_none() && self.awaiting(id)?.is_none() {
                     changes.stamp(id, 0, true)?;
                 }
             }
@@ -242,7 +242,7 @@ impl RegistryInner {
     }
 
     /// The number of the device with this id, if it has a record.
-    fn number_of_record(&self, id: &str) -> Result<Option<DeviceNo>, RegistryError> {
+    fn number_of_recorded_device(&self, id: &str) -> Result<Option<DeviceNo>, RegistryError> {
         match self.holder(&DeviceName::Id(id).encode())? {
             Some(no) if self.has_record(no)? => Ok(Some(no)),
             _ => Ok(None),
